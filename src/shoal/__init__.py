@@ -1,0 +1,28 @@
+"""Learn from the shoal, not the fish: train models together on sensitive rows without trusting anyone with them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shoal.domain import Categorical, Numeric, Schema, SchemaInferredWarning
+    from shoal.errors import ShoalError
+
+__version__ = "0.1.0"
+
+__all__ = ["Categorical", "Numeric", "Schema", "SchemaInferredWarning", "ShoalError", "__version__"]
+
+_HOME = {
+    "Categorical": "shoal.domain",
+    "Numeric": "shoal.domain",
+    "Schema": "shoal.domain",
+    "SchemaInferredWarning": "shoal.domain",
+    "ShoalError": "shoal.errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'shoal' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

@@ -1,0 +1,102 @@
+"""``shoal hello``: one person's true answer, what would leave instead, what that can reveal, and what the ledger says about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from shoal import __version__
+from shoal.cli.output import emit
+from shoal.clock import SystemClock
+from shoal.entropy import Entropy, SystemEntropy, require_system
+from shoal.mechanisms.response import RandomResponse
+from shoal.participant.ledger_file import LedgerFile
+from shoal.privacy.rounding import from_grains, show, show_allowed
+from shoal.study.odds import odds_of
+
+ANSWERS = ("no", "yes")
+CROWD = 20_000
+SHARE = 0.3
+STUDY = "hello"
+
+
+def hello(*, epsilon: float = 1.0, json: bool = False) -> None:
+    """Show what would leave a person's device in place of the truth, and what that can reveal.
+
+    Nothing is sent and nothing is asked of you: the person, the crowd and the ledger are made up for the demonstration. The
+    randomness and the arithmetic are those of a real study.
+
+    Parameters
+    ----------
+    epsilon
+        Budget of the one answer.
+    json
+        Print one JSON object.
+    """
+    entropy = require_system(SystemEntropy())
+    survey = RandomResponse(epsilon, len(ANSWERS))
+    with TemporaryDirectory() as folder:
+        person = _answer(survey, entropy, Path(folder) / "ledger.db")
+    crowd = _crowd(survey, entropy)
+    event = survey.event()
+    odds = [str(sentence) for sentence in odds_of(event.scope, event.epsilon, event.delta, None)]
+    data = {"version": __version__, "person": person, "event": event.to_dict(), "odds": odds, "crowd": crowd}
+    emit(data, _text(person, crowd, odds, survey), json=json, next_command="shoal new my-study --protocol anonml")
+
+
+def _answer(survey: RandomResponse, entropy: Entropy, path: Path) -> dict[str, Any]:
+    """One person's release, through every state of a ledger: reserved, drawn and stored, sending, sent; then a retry."""
+    truth = entropy.below(len(ANSWERS))
+    with LedgerFile(path, SystemClock()) as ledger:
+        ledger.reserve(STUDY, "sleep", survey.event().reading("sleep"), source="me", recipient="nobody", title="Who sleeps badly?")
+        ledger.store(STUDY, "sleep", survey.encode(survey.report(truth, entropy)))
+        sent = ledger.mark_sending(STUDY, "sleep")
+        ledger.mark_sent(STUDY, "sleep")
+        [total] = ledger.totals()
+        [limit] = [usage for usage in ledger.limits() if usage.limit.unit is survey.scope.unit]
+        return {
+            "truth": ANSWERS[truth],
+            "sent": ANSWERS[survey.decode(sent)],
+            "bytes": sent.hex(),
+            "retry": ledger.mark_sending(STUDY, "sleep").hex(),
+            "state": ledger.entry(STUDY, "sleep").state.value,
+            "spent": show(from_grains(total.spent)),
+            "limit": show_allowed(from_grains(limit.limit.grains or 0)),
+            "period": limit.limit.period.value,
+            "head": str(ledger.verify()),
+        }
+
+
+def _crowd(survey: RandomResponse, entropy: Entropy) -> dict[str, float]:
+    """What the answers of a crowd say together, though each alone says little."""
+    truth = (np.arange(CROWD) < SHARE * CROWD).astype(np.int64)
+    noisy_counts = survey.tally(survey.report_many(truth, entropy))
+    counts_hat = survey.debias(noisy_counts, CROWD)
+    return {
+        "people": CROWD,
+        "true_share": SHARE,
+        "noisy_share": float(noisy_counts[1]) / CROWD,
+        "estimated_share": float(counts_hat[1]) / CROWD,
+        "standard_error": (survey.variance(SHARE) / CROWD) ** 0.5,
+    }
+
+
+def _text(person: dict[str, Any], crowd: dict[str, float], odds: list[str], survey: RandomResponse) -> str:
+    scope, keep = survey.scope, 100 * float(survey.p)
+    rows = [
+        ("one person", f"is asked: did you sleep badly this week?  {' / '.join(ANSWERS)}"),
+        ("true answer", f"{person['truth']:<6} stays here"),
+        ("what leaves", f"{person['sent']:<6} the byte {person['bytes']}: the truth with chance {keep:.1f} %, else the other answer"),
+        ("a retry", f"sends the same byte {person['retry']} again; noise is drawn once"),
+        ("the price", f"epsilon {show(survey.event().epsilon)}, delta 0, for one {scope.unit}, relation {scope.relation}, against {scope.adversary}"),
+        *(("it can reveal" if i == 0 else "", sentence) for i, sentence in enumerate(odds)),
+        ("the ledger", f"{person['state']}; spent {person['spent']} of {person['limit']} a {person['period']}; head {person['head'][:21]}..."),
+        ("a crowd", f"of {crowd['people']:,} such people, {100 * crowd['true_share']:.1f} % of whom sleep badly, sends {100 * crowd['noisy_share']:.1f} % \"yes\""),
+        ("it is learned", f"{100 * crowd['estimated_share']:.1f} % ± {100 * crowd['standard_error']:.1f} sleep badly; of each one, next to nothing"),
+    ]
+    head = f"shoal {__version__}  learn from the shoal, not the fish"
+    note = "Nothing was sent. Person, crowd and ledger are made up; randomness and arithmetic are those of a real study."
+    return "\n".join([head, "", *(f"{name:<14} {text}" for name, text in rows), "", note])

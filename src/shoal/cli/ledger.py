@@ -1,0 +1,230 @@
+"""``shoal ledger``: what was spent, on what, for whom; the limits; and whether the file is still the one that it was."""
+
+from __future__ import annotations
+
+import json as json_format
+from pathlib import Path
+
+from cyclopts import App
+
+from shoal.cli.ledger_view import csv_text, history_text, limits_text, new_limits_text, pending_text, total_data, totals_text, usage_data
+from shoal.cli.output import emit
+from shoal.clock import SystemClock
+from shoal.errors import ShoalError, StoreError, UsageError
+from shoal.participant.ledger_db import is_there
+from shoal.participant.ledger_file import LedgerFile, default_path
+from shoal.privacy.events import Relation, Unit
+from shoal.privacy.limits import DEFAULT_LIMITS, Limit, Period
+from shoal.privacy.rounding import grains_down
+
+app = App(name="ledger", help="What was spent, on what, for whom: show, verify, limit, export.", help_format="plaintext")
+
+_TO_SET = "shoal ledger limit --epsilon 2 --per month"
+
+
+@app.command
+def show(*, ledger: Path | None = None, json: bool = False) -> None:
+    """Show what was spent and held, the limits, what waits, and what was sent to whom.
+
+    Parameters
+    ----------
+    ledger
+        The ledger file; SHOAL_LEDGER or the user's data directory where it is not given.
+    json
+        Print one JSON object.
+    """
+    path = ledger or default_path()
+    if not is_there(path):
+        _show_none(path, json=json)
+        return
+    with LedgerFile(path, SystemClock()) as book:
+        head, totals, limits, pending, history = book.head(), book.totals(), book.limits(), book.pending(), book.history()
+    data = {
+        "ledger": str(path),
+        "exists": True,
+        "head": str(head),
+        "totals": [total_data(total) for total in totals],
+        "limits": [usage_data(usage) for usage in limits],
+        "pending": [entry.to_dict() for entry in pending],
+        "history": [entry.to_dict() for entry in history],
+    }
+    parts = [f"Ledger {path}, {head.seq} records", totals_text(totals), limits_text(limits), pending_text(pending), history_text(history)]
+    emit(data, "\n\n".join(parts), json=json, next_command="shoal ledger verify")
+
+
+@app.command
+def verify(*, head: str | None = None, ledger: Path | None = None, json: bool = False) -> None:
+    """Check every record and every stored byte, and print the head to note down.
+
+    Whoever can write the file can rewrite it whole, or put back an older copy. A head that you noted elsewhere shows that.
+
+    Parameters
+    ----------
+    head
+        A head noted earlier, as this command printed it: number, colon, hash (16 digits of it or more).
+    ledger
+        The ledger file; SHOAL_LEDGER or the user's data directory where it is not given.
+    json
+        Print one JSON object.
+    """
+    path = _existing(ledger or default_path())
+    with LedgerFile(path, SystemClock()) as book:
+        found = book.verify(head)
+    compared = " The head that you noted is in it." if head else ""
+    text = f"The ledger {path} is whole: {found.seq} records.{compared}\nIts head, to note down in another place:\n  {found}"
+    emit(
+        {"ledger": str(path), "records": found.seq, "head": str(found), "compared_with": head},
+        text,
+        json=json,
+        next_command="shoal ledger show",
+    )
+
+
+@app.command
+def limit(
+    *,
+    epsilon: str | None = None,
+    releases: str | None = None,
+    per: Period = Period.YEAR,
+    unit: Unit = Unit.PERSON,
+    relation: Relation = Relation.REPLACE,
+    source: str | None = None,
+    feature: str | None = None,
+    remove: bool = False,
+    ledger: Path | None = None,
+    json: bool = False,
+) -> None:
+    """List the limits, or set one.
+
+    Every release must be bounded by some limit on epsilon; a new ledger starts with 4.0 a year for each unit, under replace.
+    All limits that concern a release are kept. A release under add-remove counts twice under replace; a release under replace
+    cannot be counted under add-remove, and is refused where such a limit stands.
+
+    Parameters
+    ----------
+    epsilon
+        The most that may be spent, as a plain sum. 0 allows nothing.
+    releases
+        The most releases that may be made.
+    per
+        Calendar period, in UTC; "ever" for a limit in all.
+    unit
+        What is protected as a whole.
+    relation
+        Between which neighbours: "replace" changes the unit's data, "add-remove" has it there or not at all.
+    source
+        For one data source; without it, all sources are counted together.
+    feature
+        For the releases that read this feature. It is a cap on releases, no claim about the fact, which may be guessed from other features.
+    remove
+        Remove the limit that has this period, unit, relation, source and feature.
+    ledger
+        The ledger file; SHOAL_LEDGER or the user's data directory where it is not given.
+    json
+        Print one JSON object.
+    """
+    path = ledger or default_path()
+    new = Limit(unit, _grains(epsilon), relation, per, source, feature, _count(releases))
+    is_set = epsilon is not None or releases is not None
+    if is_set and remove:
+        raise UsageError("USAGE-001", "A limit is either set or removed.", fix="Leave out --remove, or --epsilon and --releases.")
+    if not (is_set or remove or is_there(path)):
+        _show_none(path, json=json)
+        return
+    with LedgerFile(path, SystemClock()) as book:
+        if is_set or remove:
+            _change(book, new)
+        limits = book.limits()
+    data = {"ledger": str(path), "limits": [usage_data(usage) for usage in limits]}
+    emit(data, limits_text(limits), json=json, next_command="shoal ledger show" if is_set or remove else _TO_SET)
+
+
+@app.command
+def export(*, to: Path | None = None, ledger: Path | None = None, json: bool = False) -> None:
+    """Write out every entry, limit and total; all but the stored bytes themselves.
+
+    Parameters
+    ----------
+    to
+        A file ending in .json, or in .csv for the entries alone; without it the entries are printed as CSV, or everything with --json.
+    ledger
+        The ledger file; SHOAL_LEDGER or the user's data directory where it is not given.
+    json
+        Print one JSON object.
+    """
+    path = _existing(ledger or default_path())
+    if to is not None and (to.suffix not in (".json", ".csv") or to.resolve() == path.resolve()):
+        raise UsageError("USAGE-001", f"{to} cannot take what is exported from {path}.", fix="Give another file, ending in .json or .csv.")
+    with LedgerFile(path, SystemClock()) as book:
+        head, totals, limits, entries = book.head(), book.totals(), book.limits(), book.entries()
+    data = {
+        "ledger": str(path),
+        "head": str(head),
+        "totals": [total_data(total) for total in totals],
+        "limits": [usage_data(usage) for usage in limits],
+        "entries": [entry.to_dict() for entry in entries],
+    }
+    if to is None:
+        emit(data, csv_text(entries).rstrip("\n"), json=json)
+        return
+    _write(to, csv_text(entries) if to.suffix == ".csv" else json_format.dumps(data, ensure_ascii=False, indent=1) + "\n")
+    summary = {"ledger": str(path), "to": str(to), "entries": len(entries)}
+    emit(summary, f"Wrote {len(entries)} entries of {path} to {to}.", json=json, next_command="shoal ledger verify")
+
+
+def _change(book: LedgerFile, new: Limit) -> None:
+    """Set a limit, keeping the cap that is not mentioned; or remove it, where neither is."""
+    old = next((usage.limit for usage in book.limits() if usage.limit.key == new.key), None)
+    if new.grains is None and new.releases is None and old is None:
+        raise UsageError("LEDGER-009", f"There is no limit to remove ({new}).", fix="shoal ledger limit lists them.")
+    if old is not None and (new.grains is not None or new.releases is not None):
+        grains = old.grains if new.grains is None else new.grains
+        releases = old.releases if new.releases is None else new.releases
+        new = Limit(new.unit, grains, new.relation, new.period, new.source, new.feature, releases)
+    book.set_limit(new)
+
+
+def _show_none(path: Path, *, json: bool) -> None:
+    text = f"There is no ledger at {path} yet: nothing was spent. It starts with the first study that is joined, and with these limits:\n"
+    data = {"ledger": str(path), "exists": False, "head": None, "totals": [], "limits": [], "pending": [], "history": []}
+    emit(data, text + new_limits_text(DEFAULT_LIMITS), json=json, next_command=_TO_SET)
+
+
+def _existing(path: Path) -> Path:
+    if not is_there(path):
+        raise StoreError(
+            "LEDGER-010",
+            f"There is no ledger at {path}.",
+            why="Nothing was ever spent from here, or the file was moved or deleted.",
+            fix="Give its path with --ledger PATH or SHOAL_LEDGER; the first study that is joined starts a new one.",
+        )
+    return path
+
+
+def _grains(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return grains_down(float(text))
+    except (ValueError, ShoalError):
+        raise UsageError("USAGE-001", f"--epsilon {text!r:.60} is not a limit.", fix="Give a number, zero or more: --epsilon 2.5") from None
+
+
+def _count(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise UsageError("USAGE-001", f"--releases {text!r:.60} is not a number of releases.", fix="Give a whole number: --releases 10")
+    return int(text)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file for its owner's eyes only, whole or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.touch(mode=0o600)
+        part.write_text(text, "utf-8")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise StoreError("LEDGER-001", f"{path} cannot be written: {error.strerror}.", fix="Give another file: --to FILE") from None

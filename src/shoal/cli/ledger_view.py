@@ -1,0 +1,160 @@
+"""How the ledger looks: lines for people, plain data for programs. What is spent is rounded up, what is left is rounded down."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from decimal import Decimal
+
+from shoal.privacy.ledger import Entry, Total, delta_grains_up
+from shoal.privacy.limits import Limit, Period, Usage, show_left
+from shoal.privacy.records import State
+from shoal.privacy.rounding import float_from_grains, from_grains, show
+
+_BAR = 20
+_PER_FEATURE = (
+    "A limit for a feature caps the releases that read it. It is no claim about the fact, which may be guessed from other features."
+)
+_COLUMNS = ("study", "question", "title", "source", "recipient", "state", "bytes", "sha256")
+_EVENT_COLUMNS = ("mechanism", "unit", "relation", "adversary", "epsilon", "delta")
+
+
+def limits_text(usages: Sequence[Usage]) -> str:
+    """Every limit with a bar of how much of it is used."""
+    note = f"\n  {_PER_FEATURE}" if any(usage.limit.feature for usage in usages) else ""
+    return (
+        _section("Limits, by the calendar of UTC; what is held counts as spent", map(_usage_line, usages), "none: everything is refused")
+        + note
+    )
+
+
+def new_limits_text(limits: Iterable[Limit]) -> str:
+    """The limits of a ledger that does not exist yet."""
+    return "\n".join(f"  epsilon {show(from_grains(limit.grains or 0))}  {limit}" for limit in limits)
+
+
+def totals_text(totals: Sequence[Total]) -> str:
+    """Sums per data source, unit and neighbouring relation."""
+    title = "Spent and held, per data source, unit and neighbouring relation: plain sums, never added across units"
+    return _section(title, map(_total_line, totals), "nothing")
+
+
+def pending_text(entries: Sequence[Entry]) -> str:
+    """What was begun and is neither sent nor voided."""
+    title = "Waiting: shoal join resumes it or sends it again, shoal leave voids what was never sent"
+    return _section(title, (f"{entry.state:<8}  {_entry_line(entry, entry.times[-1][1])}" for entry in entries), "nothing")
+
+
+def history_text(entries: Sequence[Entry]) -> str:
+    """What left, to whom, when, how many bytes."""
+    lines = (
+        _entry_line(entry, at) + ("" if entry.state is State.SENT else "; not acknowledged, so it may not have arrived")
+        for entry in entries
+        for state, at in entry.times
+        if state is State.SENDING
+    )
+    return _section("Sent", lines, "nothing")
+
+
+def total_data(total: Total) -> dict[str, object]:
+    """A total as plain data."""
+    return {
+        "source": total.source,
+        "unit": total.unit.value,
+        "relation": total.relation.value,
+        "adversaries": list(total.adversaries),
+        "epsilon_spent": float_from_grains(total.spent),
+        "epsilon_held": float_from_grains(total.held),
+        "delta_spent": _delta_float(total.spent_delta),
+        "delta_held": _delta_float(total.held_delta),
+        "releases": total.releases,
+    }
+
+
+def usage_data(usage: Usage) -> dict[str, object]:
+    """A limit and its use as plain data."""
+    limit = usage.limit
+    return {
+        "unit": limit.unit.value,
+        "relation": limit.relation.value,
+        "period": limit.period.value,
+        "since": None if limit.period is Period.EVER else usage.since.isoformat(),
+        "source": limit.source,
+        "feature": limit.feature,
+        "epsilon": None if limit.grains is None else float(from_grains(limit.grains)),
+        "epsilon_spent": float_from_grains(usage.spent),
+        "epsilon_held": float_from_grains(usage.held),
+        "epsilon_left": None if usage.left is None else float(show_left(usage.left, digits=12)),
+        "max_releases": limit.releases,
+        "releases": usage.releases,
+        "uncountable": usage.unpriced,
+    }
+
+
+def csv_text(entries: Iterable[Entry]) -> str:
+    """Every entry as a line of a table."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow([*_COLUMNS, *_EVENT_COLUMNS, "reads", *(f"{state}_at" for state in State)])
+    for entry in entries:
+        data, event = entry.to_dict(), entry.event.to_dict()
+        times = {state: at.isoformat() for state, at in entry.times}
+        cells = [*(data[name] for name in _COLUMNS), *(event[name] for name in _EVENT_COLUMNS), " ".join(entry.event.reads)]
+        table.writerow([_cell(value) for value in (*cells, *(times.get(state) for state in State))])
+    return text.getvalue()
+
+
+def _section(title: str, lines: Iterable[str], otherwise: str) -> str:
+    return "\n".join([title, *(f"  {line}" for line in list(lines) or [otherwise])])
+
+
+def _usage_line(usage: Usage) -> str:
+    limit, parts = usage.limit, []
+    if usage.unpriced:
+        parts.append(f"cannot be kept: {usage.unpriced} releases under replace count, which no add-remove epsilon bounds")
+    elif limit.grains is not None:
+        used = usage.spent + usage.held
+        parts.append(f"{_bar(used, limit.grains)} epsilon {show(from_grains(used))} of {show(from_grains(limit.grains))}")
+        parts.append(f"{show_left(usage.left or 0)} left")
+    if limit.releases is not None:
+        parts.append(f"{usage.releases} of {limit.releases} releases")
+    return f"{', '.join(parts)}  ({limit})"
+
+
+def _bar(used: int, cap: int) -> str:
+    # Rounded up, as everything that is spent: a full bar may have a little left, an empty one has nothing used.
+    filled = min(_BAR, -(-_BAR * used // cap)) if cap else _BAR
+    return f"[{'#' * filled}{'.' * (_BAR - filled)}]"
+
+
+def _total_line(total: Total) -> str:
+    sums = f"epsilon {show(from_grains(total.spent))} spent, {show(from_grains(total.held))} held"
+    delta = total.spent_delta + total.held_delta
+    sums += f", delta {show(_delta(delta))}" if delta else ""
+    releases = "1 release" if total.releases == 1 else f"{total.releases} releases"
+    return f"{total.source}: {sums}, in {releases} ({total.unit}, {total.relation}, against {'; '.join(total.adversaries)})"
+
+
+def _entry_line(entry: Entry, at: datetime) -> str:
+    release, scope = entry.release, entry.event.scope
+    size = "not drawn yet" if entry.size is None else f"{entry.size} bytes"
+    price = f"epsilon {show(entry.event.epsilon)}" + (f", delta {show(entry.event.delta)}" if entry.event.delta else "")
+    about = f"{release.title}, question {release.question}, about {release.source}, to {release.recipient}"
+    return f"{at:%Y-%m-%d %H:%M} UTC  {about}: {size}, {price} ({scope})"
+
+
+def _delta(grains: int) -> Decimal:
+    return Decimal(grains).scaleb(-18)
+
+
+def _delta_float(grains: int) -> float:
+    near = float(_delta(grains))
+    return near if delta_grains_up(near) >= grains else math.nextafter(near, math.inf)
+
+
+def _cell(value: object) -> object:
+    """A title is the analyst's: it must not become a formula when the table is opened in a spreadsheet."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value

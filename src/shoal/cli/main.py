@@ -1,0 +1,59 @@
+"""The table of commands. Each is named by a string and imported when it is called, so that ``shoal --help`` stays quick."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from shoal import __version__
+from shoal.cli.output import emit_error
+from shoal.errors import ShoalError, UsageError
+
+COMMANDS = {
+    "hello": ("shoal.cli.hello:hello", "The demonstration: what would leave a person's device, and what that can reveal."),
+    "new": ("shoal.cli.new:new", "Write a starter study into a new directory."),
+    "check": ("shoal.cli.check:check", "Validate a study, price every release, print its label."),
+    "ledger": ("shoal.cli.ledger:app", "What was spent, on what, for whom: show, verify, limit, export."),
+    "audit": ("shoal.cli.audit:app", "Measure a lower bound on epsilon and hold it against the claim."),
+}
+
+app = App(
+    name="shoal",
+    help="Learn from the shoal, not the fish: train models together on sensitive rows without trusting anyone with them.",
+    version=__version__,
+    help_format="plaintext",
+)
+for _name, (_target, _summary) in COMMANDS.items():
+    app.command(_target, name=_name, help=_summary)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line and return its exit code; errors are printed in sentences."""
+    json = "--json" in arguments
+    try:
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except ShoalError as error:
+        emit_error(error, json=json)
+        return error.exit_code
+    except CycloptsError as error:
+        what = " ".join(str(error).split())
+        emit_error(UsageError("USAGE-001", what, fix="shoal --help lists the commands, shoal COMMAND --help their options."), json=json)
+        return UsageError.exit_code
+    return 0
+
+
+def main() -> None:
+    """The entry point of ``shoal`` and of ``python -m shoal``."""
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has gone, as in `shoal ... | head`: leave without a word, and let nothing flush again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)

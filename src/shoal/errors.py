@@ -1,0 +1,185 @@
+"""The exception tree and the table of error codes.
+
+Every error that a user can meet has a stable code, and a message of up to three parts: what is wrong (with the value),
+why, and how to fix it. ``docs/reference/errors.md`` is written from the table below by ``make docs``.
+Private values, tokens and shares never enter a message.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+CODES: dict[str, str] = {
+    # usage
+    "USAGE-001": "A command was given an argument that it does not take, or not in a form that it can read.",
+    "USAGE-002": "A part of shoal is needed that is not installed. The message names the extra to install.",
+    # randomness and mechanisms
+    "ENTROPY-001": "Something real would have been released with seeded randomness. Seeded randomness is for simulation only.",
+    "MECH-001": "A mechanism was asked for with a parameter outside the conditions of its theorem.",
+    "MECH-002": "A value to be randomised is outside the mechanism's domain.",
+    "MECH-003": "A report does not have the form that the mechanism produces.",
+    # schema and data
+    "SCHEMA-001": "A feature has no usable name, a name is used twice, or there is nothing to learn from or to predict.",
+    "SCHEMA-002": "A numeric feature's public range is not two rising, finite numbers.",
+    "SCHEMA-003": "A numeric feature's public cut points do not cut its range.",
+    "SCHEMA-004": "A categorical feature's values are not two or more different texts.",
+    "SCHEMA-005": "A categorical feature's public groups do not divide its values among them.",
+    "DATA-001": "The data lacks a column that the study asks about.",
+    "DATA-002": "A number lies outside the public range that the study declares.",
+    "DATA-003": "A value is not among those that the study declares.",
+    "DATA-004": "A cell of a numeric column cannot be read as a finite number.",
+    "DATA-005": "A value is missing where the study says that none may be.",
+    "DATA-006": "A participant's data cannot be read: no such file, not in the format that its name says, or too large.",
+    "DATA-007": "A table is not well formed: a row of another length, a column without a name of its own, text that is not UTF-8.",
+    # data fetching
+    "DATA-101": "The host of a public dataset cannot be reached.",
+    "DATA-102": "The host of a public dataset answers, but not with the file.",
+    "DATA-103": "The download of a public dataset broke off before its end.",
+    "DATA-104": "A download, or a file inside it, is far larger than the dataset is.",
+    "DATA-105": "A download is not the archive, or does not hold the table, that the dataset is published as.",
+    "DATA-106": "A fetched dataset differs from the one that tests and benchmarks are written for.",
+    "DATA-107": "A fetched dataset cannot be written to its directory.",
+    # study, manifest and plan
+    "SPEC-001": "The study file cannot be read: it is not there, too large, or not UTF-8 text.",
+    "SPEC-002": "The study file is not TOML.",
+    "SPEC-010": "The study has a key that does not exist.",
+    "SPEC-011": "The study lacks a key that it needs.",
+    "SPEC-012": "A value of the study is of the wrong kind, such as text where a number is due.",
+    "SPEC-013": "A value of the study is outside what is allowed.",
+    "SPEC-020": "The study combines a protocol, a variant and a trust level that do not go together.",
+    "SPEC-021": "A parameter breaks a condition of the protocol.",
+    "SPEC-022": "A key has no meaning in this study, because of what another key says.",
+    "MANIFEST-001": "Bytes that should be a manifest are not one, or not in the one form that a manifest has.",
+    "MANIFEST-002": "A key, a roster or an address of the manifest cannot be used.",
+    "PLAN-001": "The study asks for something that cannot be priced.",
+    "NEW-001": "A starter study would overwrite what is already there.",
+    # accounting and ledger
+    "EVENT-001": "A release carries a price that cannot be right: not positive, not finite, or a delta outside [0, 1).",
+    "ACCOUNT-001": "A figure that should be a budget or a limit is negative or not finite.",
+    "ACCOUNT-002": "Releases that protect different units, or between different neighbours, cannot be added up.",
+    "ACCOUNT-003": "A release comes from a mechanism that this version cannot price.",
+    "ACCOUNT-004": "A composition was asked for with a delta, or for releases, that its theorem does not cover.",
+    "SHUFFLE-001": "Amplification by shuffling was asked for with a local epsilon, a number of messages or a delta that makes no sense.",
+    "LABEL-001": "A label was to be printed that would contradict itself, such as a total below the sum of its releases.",
+    # messages and protocols
+    "MSG-001": "A message is larger than its kind may be.",
+    "MSG-002": "Bytes are not CBOR of the wire profile: cut short, tagged, of indefinite length, too deep, or with a key twice.",
+    "MSG-003": "A message is well formed but not in its one deterministic encoding, or is followed by more bytes.",
+    "MSG-004": "A message's envelope is not type, version, study and body, or names a type or version that this protocol does not have.",
+    "MSG-005": "A message's body does not have the fields that its type declares, or a field is out of range.",
+    "MSG-006": "A message belongs to another study than the one agreed to.",
+    "MSG-007": "A message that we made ourselves cannot be sent: a field does not fit its declaration.",
+    "PRIVATE-001": "A true value that must not leave the peer was about to be copied, stored or sent.",
+    "PROTO-001": "Our own code asked its driver for something that the contract forbids, such as an answer without a reservation.",
+    "PROTO-002": "A peer was asked a question that its study does not contain, and so cannot price. It does not answer.",
+    "PROTO-003": "A message came at the wrong time, or from a party that may not send it.",
+    "PROTO-004": "An answer that the ledger holds is not a message of this protocol and study.",
+    "SIM-001": "A simulation took more steps than it was allowed. Some machine does not come to an end.",
+    # the ledger
+    "BUDGET-001": "The participant's limits do not bound a release, or cannot be counted together with it.",
+    "BUDGET-002": "A release would go over a limit on epsilon that the participant has set.",
+    "BUDGET-003": "A release would go over a limit on the number of releases that the participant has set.",
+    "BUDGET-004": "A question of a study was reserved before with another price, data source or recipient.",
+    "BUDGET-005": "A question was voided; its answer would be a second draw, and it stays unanswered.",
+    "LEDGER-001": "The ledger file cannot be opened, read or written.",
+    "LEDGER-002": "There is no room to write to the ledger.",
+    "LEDGER-003": "Another process kept the ledger locked for too long.",
+    "LEDGER-004": "A file is not a ledger.",
+    "LEDGER-005": "A ledger was written by a newer version of shoal.",
+    "LEDGER-006": "A ledger is damaged or was altered: a record is not what was written.",
+    "LEDGER-007": "A ledger lacks records that it once had: an older copy was put in its place, or it was rewritten.",
+    "LEDGER-008": "A release was moved through the ledger in a forbidden order.",
+    "LEDGER-009": "A limit or a text cannot be written to the ledger.",
+    "LEDGER-010": "There is no ledger yet where one is needed.",
+}
+"""Code -> what it means, in one or two sentences for the reference page."""
+
+
+class ShoalError(Exception):
+    """Base of every error that shoal raises on purpose; anything else that escapes is a bug.
+
+    Parameters
+    ----------
+    code
+        A key of `CODES`.
+    what
+        What is wrong, with the offending value.
+    why, fix
+        Where it comes from, and what to do about it.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, code: str, what: str, *, why: str | None = None, fix: str | None = None) -> None:
+        if code not in CODES:
+            raise KeyError(f"error code {code} is not in the table of codes")
+        self.code = code
+        self.what = what
+        self.why = why
+        self.fix = fix
+        super().__init__(code, what)
+
+    def __str__(self) -> str:
+        lines = [f"{self.code}  {self.what}"]
+        lines += [f"  why       {self.why}"] if self.why else []
+        lines += [f"  fix       {self.fix}"] if self.fix else []
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, str]:
+        """The error as plain data, for ``--json`` and for problem documents."""
+        parts = {"code": self.code, "what": self.what, "why": self.why, "fix": self.fix}
+        return {name: text for name, text in parts.items() if text is not None}
+
+
+class UsageError(ShoalError):
+    """A call or a command line that cannot be understood."""
+
+    exit_code = 2
+
+
+class MechanismError(UsageError):
+    """A mechanism asked for, or fed, outside the conditions of its theorem."""
+
+
+class SpecError(ShoalError):
+    """The study file, the manifest, the schema or the data does not fit."""
+
+    exit_code = 3
+
+
+class BudgetError(ShoalError):
+    """The ledger refuses."""
+
+    exit_code = 4
+
+
+class ConsentError(ShoalError):
+    """The participant has not agreed, or not to this."""
+
+    exit_code = 5
+
+
+class TransportError(ShoalError):
+    """The other side could not be reached."""
+
+    exit_code = 6
+
+
+class LocalProtocolError(ShoalError):
+    """We broke the rules of the protocol."""
+
+    exit_code = 7
+
+
+class RemoteProtocolError(ShoalError):
+    """The other side broke the rules of the protocol."""
+
+    exit_code = 7
+
+
+class StoreError(ShoalError):
+    """A file or a database cannot be read or written."""
+
+
+class IntegrityError(StoreError):
+    """A record is not what was written."""

@@ -1,0 +1,133 @@
+"""What one unit can change in a vector of numbers, computed from how the vector is made. Nobody types a sensitivity.
+
+Each query says how its numbers depend on one unit's data; the norms follow for either neighbouring relation.
+Under *add-remove* a unit's contribution appears or vanishes; under *replace* it is exchanged for another, so that every
+norm of a bounded contribution at most doubles.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+from shoal.errors import MechanismError
+from shoal.privacy.events import Relation
+
+
+class Query(Protocol):
+    """A vector of integers whose dependence on one unit is bounded by construction."""
+
+    def l1(self, relation: Relation) -> Fraction:
+        """The largest change in absolute sum between neighbours."""
+        ...
+
+    def l2_squared(self, relation: Relation) -> Fraction:
+        """The largest squared Euclidean change between neighbours."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Counts of rows in cells: each row falls in exactly one cell of each table.
+
+    Parameters
+    ----------
+    n_tables
+        Tables that are released together.
+    max_rows
+        Most rows that one unit has; 1 where the unit is the row.
+    """
+
+    n_tables: int = 1
+    max_rows: int = 1
+
+    def __post_init__(self) -> None:
+        _positive("n_tables", self.n_tables)
+        _positive("max_rows", self.max_rows)
+
+    def l1(self, relation: Relation) -> Fraction:
+        return Fraction(_sides(relation) * self.n_tables * self.max_rows)
+
+    def l2_squared(self, relation: Relation) -> Fraction:
+        # The unit's rows may all fall in one cell; replaced, they may all move to another one.
+        return Fraction(_sides(relation) * self.n_tables * self.max_rows**2)
+
+
+@dataclass(frozen=True, slots=True)
+class ClippedVector:
+    """A vector of integers clipped to a norm: one unit's contribution lies in a ball.
+
+    Parameters
+    ----------
+    clip
+        Radius, in the integer units of the vector.
+    norm
+        1 or 2, the norm that is clipped.
+    dimension
+        Number of coordinates.
+    """
+
+    clip: int
+    norm: int
+    dimension: int
+
+    def __post_init__(self) -> None:
+        _positive("clip", self.clip)
+        _positive("dimension", self.dimension)
+        if self.norm not in (1, 2):
+            raise MechanismError("MECH-001", f"norm = {self.norm}: a vector can be clipped in norm 1 or 2.")
+
+    def l1(self, relation: Relation) -> Fraction:
+        # In the L2 ball the largest L1 norm is sqrt(dimension) clip, rounded up to an integer.
+        widest = self.clip if self.norm == 1 else _ceil_sqrt(self.dimension * self.clip**2)
+        return Fraction(_sides(relation) * widest)
+
+    def l2_squared(self, relation: Relation) -> Fraction:
+        return Fraction((_sides(relation) * self.clip) ** 2)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedSum:
+    """The sum of a number over rows, each clamped to a public range.
+
+    Parameters
+    ----------
+    low, high
+        Public range, in integer units.
+    max_rows
+        Most rows that one unit has.
+    """
+
+    low: int
+    high: int
+    max_rows: int = 1
+
+    def __post_init__(self) -> None:
+        _positive("max_rows", self.max_rows)
+        if not self.low < self.high:
+            raise MechanismError("MECH-001", f"The range [{self.low}, {self.high}] is empty.", fix="Give low < high.")
+
+    def l1(self, relation: Relation) -> Fraction:
+        # Replacing moves each row across the range; with fewer rows than allowed on one side it moves from 0 as well.
+        widest = max(abs(self.low), abs(self.high))
+        if relation is Relation.REPLACE:
+            widest = max(widest, self.high - self.low)
+        return Fraction(self.max_rows * widest)
+
+    def l2_squared(self, relation: Relation) -> Fraction:
+        return self.l1(relation) ** 2
+
+
+def _sides(relation: Relation) -> int:
+    return 2 if relation is Relation.REPLACE else 1
+
+
+def _ceil_sqrt(n: int) -> int:
+    return math.isqrt(n - 1) + 1
+
+
+def _positive(name: str, value: int) -> None:
+    if value < 1:
+        raise MechanismError("MECH-001", f"{name} = {value}: it must be at least 1.")

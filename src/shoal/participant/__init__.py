@@ -1,0 +1,1 @@
+"""The data holder's program: its ledger, and what it does with a study."""

@@ -1,0 +1,314 @@
+"""Limits that a participant sets, and the sentences with which the ledger refuses.
+
+A limit caps what is released about one unit in one calendar period of UTC: the plain sum of epsilon, the number of releases, or both.
+A limit without a source counts all data sources together, since the same person may be in several of them; a limit for a feature counts
+the releases that read the feature. That is a cap on releases, not a claim about the fact: the feature may be guessed from others.
+
+What is *spent* counts in the period in which it was sent. What is *held* (reserved or stored, not yet sent) may be sent at any time,
+so it counts in the present period whenever it was reserved. A release dated after the present (a clock that was set back) counts too.
+
+Neighbouring relations: a release under add-remove counts twice under replace, since exchanging a unit is removing one and adding one.
+The other way round nothing follows: a release under replace may show whether the unit is there at all, so a limit under add-remove
+cannot be kept together with it, and the release is refused.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Protocol
+
+from shoal.errors import BudgetError, UsageError
+from shoal.privacy.events import Event, Relation, Unit
+from shoal.privacy.rounding import from_grains, grains_down, grains_up, show
+
+_HIGHEST = 1_000_000
+
+
+class Period(StrEnum):
+    """How long a limit lasts, by the calendar of UTC."""
+
+    DAY = "day"
+    MONTH = "month"
+    YEAR = "year"
+    EVER = "ever"
+
+    def start(self, at: datetime) -> datetime:
+        """The beginning of the period that contains a moment."""
+        midnight = at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        match self:
+            case Period.DAY:
+                return midnight
+            case Period.MONTH:
+                return midnight.replace(day=1)
+            case Period.YEAR:
+                return midnight.replace(month=1, day=1)
+            case Period.EVER:
+                return datetime.min.replace(tzinfo=UTC)
+
+    @property
+    def adjective(self) -> str:
+        """As in "your yearly limit"."""
+        return {Period.DAY: "daily", Period.MONTH: "monthly", Period.YEAR: "yearly", Period.EVER: "overall"}[self]
+
+
+class Charge(Protocol):
+    """What counts against limits: one release that is held or spent."""
+
+    @property
+    def study(self) -> str:
+        """Digest of the manifest."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """Which of the participant's data it is about."""
+        ...
+
+    @property
+    def event(self) -> Event:
+        """The release, priced."""
+        ...
+
+    @property
+    def cost(self) -> int:
+        """Its epsilon, in grains."""
+        ...
+
+    @property
+    def spent_at(self) -> datetime | None:
+        """When it was marked as sending; None while it is held."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A cap on what may be released about one unit in one period.
+
+    Parameters
+    ----------
+    unit, relation
+        What the epsilon speaks about.
+    grains
+        Cap on the plain sum of epsilon, in grains; None for a cap on the number of releases alone.
+    period
+        The calendar period that it is for.
+    source, feature
+        One data source, one feature; None for all together. A release that names no features counts for every feature.
+    releases
+        Cap on the number of releases, of either relation.
+
+    Examples
+    --------
+    >>> print(Limit(Unit.PERSON, grains_down(4.0)))
+    person, replace, all sources together, a year
+    >>> print(Limit(Unit.RECORD, None, period=Period.EVER, source="clinic.csv", feature="age", releases=3))
+    record, replace, source clinic.csv, releases that read age, in all
+    """
+
+    unit: Unit
+    grains: int | None
+    relation: Relation = Relation.REPLACE
+    period: Period = Period.YEAR
+    source: str | None = None
+    feature: str | None = None
+    releases: int | None = None
+
+    def __post_init__(self) -> None:
+        caps = {"epsilon": None if self.grains is None else from_grains(self.grains), "number of releases": self.releases}
+        for name, cap in caps.items():
+            if cap is not None and not 0 <= cap <= _HIGHEST:
+                raise UsageError("LEDGER-009", f"A limit cannot have {cap} as its {name}.", why=f"It must be from 0 to {_HIGHEST}.")
+        for name, text in (("source", self.source), ("feature", self.feature)):
+            if text is not None:
+                check_text(name, text)
+
+    def __str__(self) -> str:
+        parts = [self.unit, self.relation, "all sources together" if self.source is None else f"source {self.source}"]
+        parts += [] if self.feature is None else [f"releases that read {self.feature}"]
+        return ", ".join([*parts, "in all" if self.period is Period.EVER else f"a {self.period}"])
+
+    @property
+    def key(self) -> tuple[Unit, Relation, Period, str | None, str | None]:
+        """What the limit is about; a new limit with the same key replaces the old one."""
+        return self.unit, self.relation, self.period, self.source, self.feature
+
+    def concerns(self, event: Event, source: str) -> bool:
+        """Whether a release falls under this limit."""
+        reads = self.feature is None or not event.reads or self.feature in event.reads
+        return reads and self.unit == event.scope.unit and self.source in (None, source)
+
+    def factor(self, relation: Relation) -> int | None:
+        """How often a release under a relation counts; None where no multiple of it is a bound."""
+        if relation == self.relation:
+            return 1
+        return 2 if self.relation == Relation.REPLACE else None
+
+    def command(self, option: str) -> str:
+        """What to type to change this limit."""
+        words = [option, *([] if self.period is Period.YEAR else [f"--per {self.period}"])]
+        words += [] if self.unit is Unit.PERSON else [f"--unit {self.unit}"]
+        words += [] if self.relation is Relation.REPLACE else [f"--relation {self.relation}"]
+        words += [] if self.source is None else [f"--source {shlex.quote(self.source)}"]
+        words += [] if self.feature is None else [f"--feature {shlex.quote(self.feature)}"]
+        return " ".join(["shoal ledger limit", *words])
+
+
+DEFAULT_LIMITS = tuple(Limit(unit, grains_down(4.0)) for unit in Unit)
+"""What a new ledger starts with, so that it refuses from the first day."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How much of a limit is used in the period that began at ``since``; sums in grains, as the limit counts them.
+
+    ``unpriced`` is the number of releases that the limit concerns and cannot count.
+    """
+
+    limit: Limit
+    since: datetime
+    spent: int
+    held: int
+    releases: int
+    studies: int
+    unpriced: int
+
+    @property
+    def left(self) -> int | None:
+        """Grains that may still be reserved; None where the limit caps the number of releases alone."""
+        if self.limit.grains is None:
+            return None
+        return 0 if self.unpriced else max(0, self.limit.grains - self.spent - self.held)
+
+
+def measure(limit: Limit, charges: Iterable[Charge], at: datetime, *, spent_only: bool = False) -> Usage:
+    """What counts against a limit at a moment, with or without what is held."""
+    since = limit.period.start(at)
+    sums = {True: 0, False: 0}
+    studies, releases, unpriced = set(), 0, 0
+    for charge in charges:
+        when = charge.spent_at
+        is_counted = not spent_only if when is None else when >= since
+        if not (is_counted and limit.concerns(charge.event, charge.source)):
+            continue
+        factor = limit.factor(charge.event.scope.relation)
+        sums[when is None] += charge.cost * (factor or 0)
+        unpriced += factor is None
+        releases += 1
+        studies.add(charge.study)
+    return Usage(limit, since, sums[False], sums[True], releases, len(studies), unpriced)
+
+
+def refuse_if_over(
+    limits: Iterable[Limit], charges: Collection[Charge], event: Event, source: str, at: datetime, *, spent_only: bool = False
+) -> None:
+    """Check a release against every limit that concerns it, and refuse with the numbers.
+
+    Parameters
+    ----------
+    limits, charges
+        What the ledger holds; the release itself is not among the charges.
+    event, source
+        The release.
+    at
+        The present.
+    spent_only
+        Leave out what is held: the question at the moment of sending, when the release itself was held before.
+    """
+    concerned = [limit for limit in limits if limit.concerns(event, source)]
+    if not _bound_epsilon(concerned):
+        raise BudgetError(
+            "BUDGET-001",
+            f"No limit of yours bounds the epsilon of a release about a {event.scope.unit} from source {source}.",
+            why="Without a limit nothing would ever be refused.",
+            fix=f"Set one with: {Limit(event.scope.unit, 0).command('--epsilon 4')}",
+        )
+    for limit in concerned:
+        usage = measure(limit, charges, at, spent_only=spent_only)
+        _check_number(usage)
+        if limit.grains is not None:
+            _check_epsilon(usage, limit.grains, event)
+
+
+def left_for(limits: Iterable[Limit], charges: Collection[Charge], event: Event, source: str, at: datetime) -> int:
+    """The largest cost, in grains under the event's own relation, at which a release like this one would not be refused."""
+    concerned = [limit for limit in limits if limit.concerns(event, source)]
+    rooms = [] if _bound_epsilon(concerned) else [0]
+    for limit in concerned:
+        usage, factor = measure(limit, charges, at), limit.factor(event.scope.relation)
+        if usage.left is not None:
+            rooms.append(usage.left // factor if factor else 0)
+        if limit.releases is not None and usage.releases >= limit.releases:
+            rooms.append(0)
+    return min(rooms)
+
+
+def show_left(grains: int, digits: int = 4) -> str:
+    """What is left, for people: rounded down.
+
+    Examples
+    --------
+    >>> show_left(700_000_000_000), show_left(999_999_999_999), show_left(0)
+    ('0.7', '0.9999', '0')
+    """
+    return show(Decimal(f"{grains // 10 ** (12 - digits)}e-{digits}"), digits=40)
+
+
+def check_text(name: str, text: str, longest: int = 500) -> None:
+    """Refuse a text that could not be stored, or could fool the reader of a terminal."""
+    if not isinstance(text, str) or not text or len(text) > longest or not text.isprintable():
+        raise UsageError("LEDGER-009", f"{text!r:.60} cannot be the {name} of a ledger entry.", fix="Use a short, printable text.")
+
+
+def _bound_epsilon(concerned: Iterable[Limit]) -> bool:
+    """Whether some limit bounds the sum of epsilon, whatever is read."""
+    return any(limit.grains is not None and limit.feature is None for limit in concerned)
+
+
+def _check_number(usage: Usage) -> None:
+    limit = usage.limit
+    if limit.releases is not None and usage.releases >= limit.releases:
+        raise BudgetError(
+            "BUDGET-003",
+            f"This would be release {usage.releases + 1}; your {limit.period.adjective} limit is {limit.releases} ({limit}).",
+            why=f"{_studies(usage)} made {usage.releases} (see: shoal ledger show).",
+            fix=f"Raise your own limit with: {limit.command(f'--releases {usage.releases + 1}')}",
+        )
+
+
+def _check_epsilon(usage: Usage, grains: int, event: Event) -> None:
+    limit = usage.limit
+    factor = limit.factor(event.scope.relation)
+    if factor is None or usage.unpriced:
+        n_before = "" if factor is None else f" {usage.unpriced} such releases count in this period already."
+        raise BudgetError(
+            "BUDGET-001",
+            f"Your {limit.period.adjective} limit of epsilon {show(from_grains(grains))} ({limit}) cannot be kept.",
+            why=f"A release under replace may show whether the {limit.unit} is there at all, which no add-remove epsilon bounds.{n_before}",
+            fix=f"Count under replace instead; this limit goes with: {limit.command('--remove')}",
+        )
+    cost = factor * grains_up(event.epsilon)
+    used = usage.spent + usage.held
+    if used + cost <= grains:
+        return
+    asked = f"epsilon {show(event.epsilon)} ({event.scope.unit}, {event.scope.relation})"
+    asked += f", which counts as {show(from_grains(cost))} under replace" if factor == 2 else ""
+    left = max(0, grains - used)
+    about = "" if limit.source is None and limit.feature is None else f" ({limit})"
+    held = f", {show(from_grains(usage.held))} of it held for what is not yet sent" if usage.held else ""
+    smaller = f"Ask the study for epsilon <= {show_left(left // factor)}, or raise" if left else "Raise"
+    whole = f"your {limit.period.adjective} limit of {show(from_grains(grains))}{about}"
+    raise BudgetError(
+        "BUDGET-002",
+        f"This study asks for {asked}; {show_left(left)} of {whole} is left.",
+        why=f"{_studies(usage)} used {show(from_grains(used))}{held} (see: shoal ledger show).",
+        fix=f"{smaller} your own limit with: {limit.command(f'--epsilon {show(from_grains(used + cost))}')}",
+    )
+
+
+def _studies(usage: Usage) -> str:
+    return "1 study" if usage.studies == 1 else f"{usage.studies} studies"

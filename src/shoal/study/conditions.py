@@ -1,0 +1,163 @@
+"""The conditions under which a protocol's theorems hold, and the names that a study refers to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shoal.domain import Categorical
+
+if TYPE_CHECKING:
+    from shoal.study.spec import Study
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a study.
+
+    Parameters
+    ----------
+    code
+        A key of `shoal.errors.CODES`.
+    path
+        The key that it is about, from the top of the file: ``("feature", 2, "bins")``.
+    what, fix
+        The sentences of the error.
+    """
+
+    code: str
+    path: Path
+    what: str
+    fix: str | None = None
+
+
+def conditions(study: Study) -> Iterator[Problem]:
+    """What breaks a condition of the study's protocol, or names what is not there."""
+    yield from {"anonml": _anonml, "ddml": _ddml, "sdq": _sdq, "pfds": _pfds}[study.protocol](study)
+    yield from _references(study)
+
+
+def _anonml(study: Study) -> Iterator[Problem]:
+    yield from _needs_categories(study)
+    table = study.anonml
+    if table is None:
+        return
+    if table.accounting == "paper" and study.variant == "plus":
+        yield Problem("SPEC-022", ("anonml", "accounting"), "The accounting of equation 6 belongs to the paper's variant.", 'accounting = "plain"')
+    n_features = len(study.feature)
+    if table.n_subsets is not None and table.subset_size is not None and table.n_subsets * table.subset_size > n_features:
+        yield Problem(
+            "SPEC-021",
+            ("anonml", "n_subsets"),
+            f"n_subsets ({table.n_subsets}) x subset_size ({table.subset_size}) = {table.n_subsets * table.subset_size}, "
+            f"but there are {n_features} features. AnonML §VI-A: k_h k_s <= k_f.",
+            f"n_subsets = {max(1, n_features // table.subset_size)}" if table.subset_size <= n_features else f"subset_size = {n_features}",
+        )
+
+
+def _ddml(study: Study) -> Iterator[Problem]:
+    table = study.ddml
+    if table is None:
+        return
+    if study.variant == "paper" and table.merge != "discard":
+        yield Problem("SPEC-022", ("ddml", "merge"), f'The paper discards; merge = "{table.merge}" belongs to plus.', 'merge = "discard"')
+    n_values = len(study.label.values or ())
+    wants = {0: "identity", 2: "logit"}.get(n_values, "softmax")
+    if table.link != wants and not (table.link == "softmax" and n_values == 2):
+        kind = f"a label of {n_values} values" if n_values else "a numeric label"
+        yield Problem("SPEC-021", ("ddml", "link"), f'link = "{table.link}" does not fit {kind}.', f'link = "{wants}"')
+    if study.participation.minimum < table.n_instances:
+        yield Problem(
+            "SPEC-021",
+            ("ddml", "n_instances"),
+            f"n_instances = {table.n_instances} is more than the {study.participation.minimum} devices that may be all there are.",
+            f"n_instances = {study.participation.minimum}",
+        )
+
+
+def _sdq(study: Study) -> Iterator[Problem]:
+    yield from _needs_categories(study)
+    table = study.sdq
+    if table is None:
+        return
+    if table.noise == "two-selected" and (study.variant == "plus" or study.trust == "local"):
+        yield Problem(
+            "SPEC-022", ("sdq", "noise"), "Two selected databases add the noise only in the paper's variant with secure sums.", 'noise = "all-contribute"'
+        )
+    yield from _collusion(study, table.n_databases, table.max_colluders, "databases")
+    # Choosing a split is a computation among the databases that holds against a minority of them.
+    if study.variant == "plus" and 2 * table.max_colluders >= table.n_databases:
+        yield Problem(
+            "SPEC-021",
+            ("sdq", "max_colluders"),
+            f"max_colluders = {table.max_colluders} of {table.n_databases} databases leaves no honest majority, which choosing a split jointly needs.",
+            f"max_colluders = {(table.n_databases - 1) // 2}",
+        )
+
+
+def _pfds(study: Study) -> Iterator[Problem]:
+    table = study.pfds
+    if table is None:
+        return
+    is_paper_number = study.variant == "paper" and study.label.range is not None
+    if is_paper_number and table.n_buckets is None:
+        yield Problem("SPEC-011", ("pfds",), "The paper's variant needs n_buckets for a numeric label.", "Add n_buckets = 10 under [pfds].")
+    if not is_paper_number and table.n_buckets is not None:
+        yield Problem("SPEC-022", ("pfds", "n_buckets"), "n_buckets has a meaning for a numeric label in the paper's variant only.", "Remove n_buckets.")
+    if table.max_depth is not None and table.n_levels is not None and table.n_levels > table.max_depth:
+        yield Problem(
+            "SPEC-021",
+            ("pfds", "n_levels"),
+            f"n_levels = {table.n_levels}, but a tree has max_depth = {table.max_depth} levels. PFDS Algorithm 5: p <= h_T.",
+            f"n_levels = {table.max_depth}",
+        )
+    yield from _collusion(study, table.n_holders, table.max_colluders, "holders")
+
+
+def _collusion(study: Study, n: int, max_colluders: int, parties: str) -> Iterator[Problem]:
+    protocol, minimum = study.protocol, study.participation.minimum
+    if minimum > n:
+        yield Problem("SPEC-021", ("participation", "minimum"), f"minimum = {minimum}, but there are {n} {parties}.", f"minimum = {n}")
+    elif study.trust == "local" and max_colluders:
+        yield Problem(
+            "SPEC-022", (protocol, "max_colluders"), "max_colluders has no meaning with trust local: everyone else may collude.", "Remove max_colluders."
+        )
+    elif max_colluders >= minimum:
+        yield Problem(
+            "SPEC-021",
+            (protocol, "max_colluders"),
+            f"Of the {minimum} {parties} that may be all that answer, {max_colluders} may collude: nobody honest need be left.",
+            f"max_colluders = {minimum - 1}, or a larger minimum under [participation]",
+        )
+
+
+def _needs_categories(study: Study) -> Iterator[Problem]:
+    if study.label.values is None:
+        yield Problem(
+            "SPEC-021", ("label", "range"), f"{study.protocol} predicts categories, not a number.", 'values = ["low", "high"], or protocol = "ddml" or "pfds"'
+        )
+
+
+def _references(study: Study) -> Iterator[Problem]:
+    schema = study.schema()
+    names = (*schema.names, study.label.name)
+    for i, name in enumerate(study.queries.features if study.queries else ()):
+        if name not in names:
+            yield Problem("SPEC-021", ("queries", "features", i), f"[queries] names {name}, which is neither a feature nor the label.", _choose(names))
+    for i, pair in enumerate(study.ddml.crosses if study.ddml else ()):
+        strange = [name for name in pair if name not in schema.names]
+        if strange or pair[0] == pair[1]:
+            what = f"names {strange[0]}, which is no feature" if strange else f"pairs {pair[0]} with itself"
+            yield Problem("SPEC-021", ("ddml", "crosses", i), f"crosses: it {what}.", _choose(schema.names))
+        elif any(feature.n_bins is None for feature in (schema[pair[0]], schema[pair[1]])):
+            numeric = next(name for name in pair if not isinstance(schema[name], Categorical) and schema[name].n_bins is None)
+            yield Problem("SPEC-021", ("ddml", "crosses", i), f"{numeric} is crossed, but has no bins.", f"Give {numeric} public bins = [...]")
+    if study.data is not None and study.data.person in names:
+        yield Problem("SPEC-021", ("data", "person"), f"The person column {study.data.person} is a feature or the label.", "Name another column.")
+
+
+def _choose(names: tuple[str, ...]) -> str:
+    return "Choose among: " + ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")

@@ -1,0 +1,359 @@
+"""The label that a participant reads before consenting: text, HTML and plain data from one statement.
+
+Titles and words come from an analyst whom nobody trusts, and are made harmless when the statement is made: no control characters,
+nothing that turns the direction of writing, nothing invisible. The views only lay them out.
+What was spent is rounded up, what is allowed is rounded down.
+"""
+
+from __future__ import annotations
+
+import html
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from shoal.errors import SpecError
+from shoal.privacy.events import Event, Relation, Scope, Unit
+from shoal.privacy.rounding import float_from_grains, from_grains, grains_up, show, show_allowed
+from shoal.study.odds import odds_of, whole_update
+
+COLUMNS = 80
+_HEAD = 12
+_BODY = COLUMNS - _HEAD - 4
+_MAX_MARKS = 2
+_BLANK_LETTERS = "\u115f\u1160\u2800\u3164\uffa0"
+
+SIMULATED = "This is a simulation: nothing was protected by this run, and nothing was sent."
+UNDO = "You may leave at any time; what was already sent stays sent."
+
+_UNITS = {
+    Unit.PERSON: "everything about one person (unit: person)",
+    Unit.RECORD: "one row of the data (unit: record)",
+    Unit.UPDATE: "everything that one model update reveals (unit: update)",
+    Unit.WEIGHT: "one number of a model update by itself, not the update as a whole (unit: weight)",
+}
+_RELATIONS = {
+    Relation.REPLACE: "it is hard to tell whether it is as it is, or anything else (relation: replace)",
+    Relation.ADD_REMOVE: "it is hard to tell whether it is there, or not there at all (relation: add-remove)",
+}
+_TRUST = {
+    "local": "what leaves is already private; nobody has to be trusted",
+    "shuffled": "what leaves is already private; the crowd hides it better where messages cannot be linked to people",
+    "secure-sum": "only sums can be read; fewer parties than the study's threshold may work together against you",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """One kind of release of a study.
+
+    Parameters
+    ----------
+    name
+        What is released, in a few words.
+    event
+        The price of one.
+    count
+        How many of them one unit pays for.
+    """
+
+    name: str
+    event: Event
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", clean(self.name))
+        if self.count < 1:
+            raise SpecError("LABEL-001", f"{self.count} releases of {self.name!r} cannot be stated.", why="Each is made at least once.")
+
+    def __str__(self) -> str:
+        times, each = (f"{self.count} x ", " each") if self.count > 1 else ("", "")
+        delta = f", delta {show(self.event.delta)}" if self.event.delta else ""
+        return f"{times}{self.name} ({clean(self.event.mechanism)}): epsilon {show(self.event.epsilon)}{delta}{each}"
+
+
+@dataclass(frozen=True, slots=True)
+class Amplified:
+    """What shuffling adds: the central guarantee against those who see only the batch (see `shoal.privacy.shuffle`).
+
+    Parameters
+    ----------
+    n
+        Honest messages that are released at once.
+    epsilon, delta
+        The central guarantee, for the same unit and relation.
+    """
+
+    n: int
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetLine:
+    """The participant's own limit beside what is used of it.
+
+    Parameters
+    ----------
+    limit, used, after
+        Epsilons: allowed, spent before, spent when this study is done.
+    period
+        Such as ``"a year"`` or ``"in all"``.
+    """
+
+    limit: float
+    used: float
+    after: float
+    period: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "period", clean(self.period))
+
+    def __str__(self) -> str:
+        line = f"epsilon {show_allowed(self.limit)} {self.period}; used {show(self.used)}; after this {show(self.after)}"
+        return f"{line}. That is over your limit: the ledger will refuse." if self.after > self.limit else line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """What a study asks of one participant, and what protects them: prints as the label.
+
+    Parameters
+    ----------
+    title, purpose, contact, protocol, trust
+        As in the study file.
+    leaves, seen_by
+        What leaves the participant, in words, and who sees it.
+    scope, epsilon, delta, how
+        The guarantee of everything together, and how it was composed. With delta 0 it is at least the plain sum of the releases.
+    releases
+        Each kind of release with its price and number.
+    bytes
+        Size of all that leaves; None where it is not known.
+    digest
+        Digest of the manifest; empty in a simulation.
+    n_weights
+        Number of weights of an update, for the unit weight.
+    paper_epsilon
+        The total of a paper's own accounting where it differs, stated beside the guarantee.
+    shuffled
+        The amplified guarantee, where delivery is shuffled.
+    budget
+        The participant's limit, where there is a ledger.
+    not_covered, undo
+        What the guarantee does not speak about, and what leaving does.
+    simulated
+        Whether all of it happened in one process.
+
+    Examples
+    --------
+    >>> from shoal.privacy.events import LOCAL_PERSON
+    >>> bit = Release("your answer", Event("random-response", {}, LOCAL_PERSON, 2.0))
+    >>> label = Statement(
+    ...     title="Who passes?",
+    ...     purpose="Help early.",
+    ...     contact="a@example.org",
+    ...     protocol="anonml",
+    ...     trust="local",
+    ...     leaves="one random-looking bit",
+    ...     seen_by="everyone",
+    ...     scope=LOCAL_PERSON,
+    ...     epsilon=2.0,
+    ...     releases=(bit,),
+    ... )
+    >>> "at most 88.1 of 100" in " ".join(str(label).split())
+    True
+    """
+
+    title: str
+    purpose: str
+    contact: str
+    protocol: str
+    trust: str
+    leaves: str
+    seen_by: str
+    scope: Scope
+    epsilon: float
+    releases: tuple[Release, ...]
+    delta: float = 0.0
+    how: str = "plain sum"
+    bytes: int | None = None
+    digest: str = ""
+    n_weights: int | None = None
+    paper_epsilon: float | None = None
+    shuffled: Amplified | None = None
+    budget: BudgetLine | None = None
+    not_covered: tuple[str, ...] = field(default=())
+    undo: str = UNDO
+    simulated: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("title", "purpose", "contact", "protocol", "trust", "leaves", "seen_by", "how", "digest", "undo"):
+            object.__setattr__(self, name, clean(getattr(self, name)))
+        object.__setattr__(self, "not_covered", tuple(clean(item) for item in self.not_covered))
+        object.__setattr__(self, "scope", replace(self.scope, adversary=clean(self.scope.adversary)))
+        kind = (self.scope.unit, self.scope.relation)
+        if any((release.event.scope.unit, release.event.scope.relation) != kind for release in self.releases):
+            raise SpecError(
+                "LABEL-001",
+                f"A label for {self.scope.unit}, {self.scope.relation} was to list a release for another unit or relation.",
+                why="An epsilon speaks about one unit and one neighbouring relation.",
+            )
+        if self.delta == 0 and grains_up(self.epsilon) < self._plain_grains:
+            raise SpecError(
+                "LABEL-001",
+                f"A label was to state epsilon {show(self.epsilon)} for releases that add up to {show(from_grains(self._plain_grains))}.",
+                why="Without a delta the guarantee is at least the plain sum.",
+            )
+
+    @property
+    def _plain_grains(self) -> int:
+        return sum(release.count * grains_up(release.event.epsilon) for release in self.releases)
+
+    @property
+    def plain_sum(self) -> float:
+        """The plain sum of the epsilons of all releases."""
+        return float_from_grains(self._plain_grains)
+
+    def rows(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """The label as heads and paragraphs, from which text and HTML are laid out."""
+        if self.simulated:
+            yield "Simulation", (SIMULATED,)
+        yield "Study", (self.title, *((f"digest {self.digest}",) if self.digest else ()))
+        yield "Asks", (self.purpose,)
+        yield "By", (self.contact,)
+        yield "Protocol", (f"{self.protocol}, {self.trust}" + (f": {_TRUST[self.trust]}" if self.trust in _TRUST else ""),)
+        yield "Leaves here", (self.leaves + ("" if self.bytes is None else f" ({self.bytes:,} bytes)"),)
+        yield "Seen by", (self.seen_by,)
+        yield "Protects", (f"{_UNITS[self.scope.unit]}: {_RELATIONS[self.scope.relation]}; against {self.scope.adversary}",)
+        yield "Guarantee", tuple(self._guarantee())
+        yield "Releases", tuple(map(str, self.releases))
+        yield "In words", tuple(map(str, odds_of(self.scope, self.epsilon, self.delta, self.n_weights)))
+        if self.shuffled is not None:
+            yield "In a crowd", tuple(self._crowd(self.shuffled))
+        if self.budget is not None:
+            yield "Your limit", (str(self.budget),)
+        if self.not_covered:
+            yield "Not covered", self.not_covered
+        yield "Undo", (self.undo,)
+
+    def _guarantee(self) -> Iterator[str]:
+        yield f"epsilon {show(self.epsilon)}, delta {show(self.delta)} ({self.how})"
+        if grains_up(self.epsilon) != self._plain_grains:
+            yield f"plain sum of all releases: epsilon {show(from_grains(self._plain_grains))}"
+        if self.paper_epsilon is not None:
+            yield f"by the paper's own accounting: epsilon {show(self.paper_epsilon)}"
+        if self.scope.unit is Unit.WEIGHT and self.n_weights is not None:
+            epsilon, _ = whole_update(self.epsilon, self.delta, self.n_weights)
+            yield f"each weight alone: epsilon {show(self.epsilon)}; everything you send: {self.n_weights:,} times epsilon, {show(epsilon)}"
+
+    def _crowd(self, crowd: Amplified) -> Iterator[str]:
+        yield f"what you send, by itself: epsilon {show(self.epsilon)}, against {self.scope.adversary}"
+        yield (
+            f"shuffled among {crowd.n:,} honest messages: epsilon {show(crowd.epsilon)}, delta {show(crowd.delta)}, "
+            "against those who see only the shuffled batch"
+        )
+        yield from map(str, odds_of(self.scope, crowd.epsilon, crowd.delta))
+
+    def __str__(self) -> str:
+        top = f"┌ PRIVACY LABEL {'─' * (COLUMNS - 17)}┐"
+        lines = [top]
+        for head, paragraphs in self.rows():
+            for i, line in enumerate(line for paragraph in paragraphs for line in wrap(paragraph, _BODY)):
+                lines.append(f"│ {head if i == 0 else '':<{_HEAD}}{line}{' ' * (_BODY - width(line))} │")
+        return "\n".join([*lines, f"└{'─' * (COLUMNS - 2)}┘"])
+
+    def to_html(self) -> str:
+        """A fragment that stands by itself: one table with row headers, no script, everything escaped."""
+        rows = "".join(
+            f'<tr><th scope="row" style="text-align:left;vertical-align:top;padding-right:1em">{html.escape(head)}</th>'
+            f'<td dir="auto" style="text-align:left;overflow-wrap:anywhere">{"<br>".join(map(html.escape, paragraphs))}</td></tr>'
+            for head, paragraphs in self.rows()
+        )
+        return f'<table class="shoal-label" style="max-width:48em"><caption>Privacy label</caption><tbody>{rows}</tbody></table>'
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain data: every figure and word of the label."""
+        return {
+            "title": self.title,
+            "purpose": self.purpose,
+            "contact": self.contact,
+            "digest": self.digest,
+            "protocol": self.protocol,
+            "trust": self.trust,
+            "leaves": self.leaves,
+            "bytes": self.bytes,
+            "seen_by": self.seen_by,
+            "unit": self.scope.unit.value,
+            "relation": self.scope.relation.value,
+            "adversary": self.scope.adversary,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "how": self.how,
+            "plain_sum": self.plain_sum,
+            "paper_epsilon": self.paper_epsilon,
+            "n_weights": self.n_weights,
+            "releases": [{"name": release.name, "count": release.count, **release.event.to_dict()} for release in self.releases],
+            "odds": [odds.to_dict() for odds in odds_of(self.scope, self.epsilon, self.delta, self.n_weights)],
+            "shuffled": None if self.shuffled is None else self._shuffled_dict(self.shuffled),
+            "budget": None if self.budget is None else {name: getattr(self.budget, name) for name in ("limit", "used", "after", "period")},
+            "not_covered": list(self.not_covered),
+            "undo": self.undo,
+            "simulated": self.simulated,
+        }
+
+    def _shuffled_dict(self, crowd: Amplified) -> dict[str, object]:
+        odds = [odds.to_dict() for odds in odds_of(self.scope, crowd.epsilon, crowd.delta)]
+        return {"epsilon_local": self.epsilon, "n": crowd.n, "epsilon": crowd.epsilon, "delta": crowd.delta, "odds": odds}
+
+
+def clean(text: str) -> str:
+    """Words of a stranger, made harmless: one line, nothing invisible, nothing that turns the direction of writing.
+
+    Examples
+    --------
+    >>> clean("pass" + chr(0x202E) + chr(27) + "[2J  now")
+    'pass��[2J now'
+    """
+    kept: list[str] = []
+    n_marks = 0
+    for char in unicodedata.normalize("NFC", text):
+        category = unicodedata.category(char)
+        n_marks = n_marks + 1 if category in ("Mn", "Me") else 0
+        if char.isspace():
+            kept.append(" ")
+        elif category in ("Cc", "Cf", "Cs", "Co", "Cn") or char in _BLANK_LETTERS:
+            kept.append("\N{REPLACEMENT CHARACTER}")
+        elif n_marks <= _MAX_MARKS:
+            kept.append(char)
+    return " ".join("".join(kept).split())
+
+
+def width(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    return sum(_columns(char) for char in text)
+
+
+def wrap(text: str, columns: int) -> list[str]:
+    """Lines of at most so many columns; a word that is longer than a line is cut."""
+    lines = [""]
+    for word in text.split(" "):
+        gap = " " if lines[-1] else ""
+        if width(lines[-1]) + len(gap) + width(word) <= columns:
+            lines[-1] += gap + word
+            continue
+        lines += [""] if lines[-1] else []
+        for char in word:
+            if width(lines[-1]) + _columns(char) > columns:
+                lines.append("")
+            lines[-1] += char
+    return lines
+
+
+def _columns(char: str) -> int:
+    if unicodedata.category(char) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1

@@ -1,0 +1,100 @@
+"""What an epsilon allows, as odds: how far what is sent can move somebody's guess, worded for the unit and the relation.
+
+People judge a risk by odds better than by a parameter. If somebody holds a guess of p, then after seeing a release of epsilon it is at
+most p e^epsilon / (1 - p + p e^epsilon), whatever else they know. Figures are rounded up at one decimal of 100.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
+
+from shoal.privacy.events import Relation, Scope, Unit
+from shoal.privacy.rounding import float_from_grains, grains_up, show
+
+PRIORS = (1, 10, 50)
+"""The guesses, of 100, for which odds are given."""
+
+_CONTEXT = Context(prec=60, rounding=ROUND_CEILING)
+
+_REPLACE_GUESS = {
+    Unit.PERSON: "that something is true of you",
+    Unit.RECORD: "that a certain record has one value and not another",
+    Unit.UPDATE: "that something is true of the rows behind your update",
+    Unit.WEIGHT: "that one weight of your update has a certain value",
+}
+_PRESENCE_GUESS = {
+    Unit.PERSON: "that you are in the data at all",
+    Unit.RECORD: "that a certain record is in the data at all",
+    Unit.UPDATE: "that your update was made at all",
+    Unit.WEIGHT: "that one weight of your update was sent at all",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Odds:
+    """One question that somebody may have, and how far their guess can be moved.
+
+    Parameters
+    ----------
+    guess
+        What they guess, in words that follow "If someone thought it 50 of 100 likely".
+    epsilon, delta
+        What holds for this question.
+    """
+
+    guess: str
+    epsilon: float
+    delta: float
+
+    def __str__(self) -> str:
+        but = f", except with chance {show(self.delta)}" if self.delta > 0 else ""
+        return (
+            f"If someone thought it 50 of 100 likely {self.guess}, this could move them to at most {at_most(50, self.epsilon)} of 100{but}."
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain data, with the odds for several guesses, of 100."""
+        moves = [{"from": prior, "to_at_most": float(at_most(prior, self.epsilon))} for prior in PRIORS]
+        return {"guess": self.guess, "epsilon": self.epsilon, "delta": self.delta, "moves": moves}
+
+
+def at_most(prior: int, epsilon: float) -> Decimal:
+    """Where a guess of so many of 100 can be moved by a release of epsilon, rounded up at one decimal.
+
+    Examples
+    --------
+    >>> at_most(50, 2.0), at_most(1, 2.0)
+    (Decimal('88.1'), Decimal('7.0'))
+    """
+    rest = _CONTEXT.multiply(Decimal(100 - prior), _CONTEXT.exp(-Decimal(epsilon)))
+    exact = _CONTEXT.divide(Decimal(100 * prior), _CONTEXT.add(Decimal(prior), rest))
+    return exact.quantize(Decimal("0.1"), context=_CONTEXT)
+
+
+def odds_of(scope: Scope, epsilon: float, delta: float, n_weights: int | None = None) -> tuple[Odds, ...]:
+    """All that a participant should know of what an epsilon allows.
+
+    Notes
+    -----
+    Under add-remove, telling two values of a unit apart takes one removal and one addition: epsilon counts twice, and delta
+    (1 + e^epsilon) times. For the unit weight, everything that is sent costs the number of weights times epsilon.
+    """
+    if scope.relation is Relation.REPLACE:
+        found = [Odds(_REPLACE_GUESS[scope.unit], epsilon, delta)]
+    else:
+        twice = float_from_grains(2 * grains_up(epsilon))
+        worse = min(1.0, delta * (1 + math.exp(min(epsilon, 700.0))) * (1 + 1e-14))
+        found = [
+            Odds(_PRESENCE_GUESS[scope.unit], epsilon, delta),
+            Odds(f"{_REPLACE_GUESS[scope.unit]}, knowing that the data is there", twice, worse),
+        ]
+    if scope.unit is Unit.WEIGHT and n_weights is not None:
+        found.append(Odds("that something is true of the rows behind your update", *whole_update(epsilon, delta, n_weights)))
+    return tuple(found)
+
+
+def whole_update(epsilon: float, delta: float, n_weights: int) -> tuple[float, float]:
+    """What all weights of one update cost together, where each alone costs epsilon and delta."""
+    return float_from_grains(n_weights * grains_up(epsilon)), min(1.0, n_weights * delta * (1 + 1e-14))

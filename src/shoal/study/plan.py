@@ -1,0 +1,145 @@
+"""The plan: every release of a study for one unit, priced before anything runs, from public figures only.
+
+What cannot be priced is refused here, on the participant's side as much as on the analyst's: nobody takes the other's word for a price.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from shoal.errors import MechanismError
+from shoal.privacy.accountant import Loss, sequential, tightest
+from shoal.privacy.events import Event
+from shoal.privacy.rounding import show
+from shoal.privacy.shuffle import amplify
+from shoal.study.price_databases import forecast_pfds, forecast_sdq, price_pfds, price_sdq
+from shoal.study.price_people import forecast_anonml, n_weights, paper_total, price_anonml, price_ddml
+from shoal.study.priced import Forecast, Priced, unpriceable
+from shoal.study.spec import Study
+
+_PRICES: dict[str, Callable[[Study], list[Priced]]] = {"anonml": price_anonml, "ddml": price_ddml, "sdq": price_sdq, "pfds": price_pfds}
+_FORECASTS: dict[str, Callable[[Study], list[Forecast]]] = {"anonml": forecast_anonml, "sdq": forecast_sdq, "pfds": forecast_pfds}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a study would release about one unit, with its price and what is known about its error.
+
+    Parameters
+    ----------
+    study
+        The study.
+    releases
+        What is released, each with its event and how often.
+    forecasts
+        Expected errors, from public figures.
+
+    Examples
+    --------
+    >>> from shoal.study.load import parse
+    >>> from shoal.study.templates import study_text
+    >>> plan = make_plan(parse(study_text("sdq")))
+    >>> plan.loss.epsilon, str(plan.loss.scope.unit), [release.count for release in plan.releases]
+    (1.0, 'person', [4, 1])
+    """
+
+    study: Study
+    releases: tuple[Priced, ...]
+    forecasts: tuple[Forecast, ...] = ()
+
+    @property
+    def events(self) -> list[Event]:
+        """One event for each release."""
+        return [release.event for release in self.releases for _ in range(release.count)]
+
+    @cached_property
+    def loss(self) -> Loss:
+        """What all releases cost together: the plain sum, or the zero-concentrated one where Gaussian noise makes it smaller."""
+        delta = 0.0 if self.study.trust == "shuffled" else self.study.privacy.delta
+        return tightest(self.events, delta) if delta else sequential(self.events)
+
+    @cached_property
+    def central(self) -> Loss | None:
+        """Trust shuffled: the guarantee against those who see the shuffled batches only, at the smallest batch that may be released.
+
+        Notes
+        -----
+        Each message hides in a crowd of the minimum participation times the honest share; the guarantees of several messages add up.
+        """
+        if self.study.trust != "shuffled":
+            return None
+        shuffled = [event for event, count in self._shuffled() for _ in range(count)]
+        return sequential(shuffled)
+
+    def _shuffled(self) -> list[tuple[Event, int]]:
+        crowd = self.crowd
+        n_messages = sum(release.count for release in self.releases)
+        delta = self.study.privacy.delta / n_messages * (1 - 1e-9)
+        return [(_hidden(release.event, crowd, delta), release.count) for release in self.releases]
+
+    @property
+    def crowd(self) -> int:
+        """Honest messages of the smallest batch: what a shuffled message can count on to hide in."""
+        asked = self.study.participation
+        return max(1, math.floor(asked.minimum * (asked.honest_share or 1.0)))
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the price has to know besides."""
+        study, notes = self.study, []
+        paper = paper_total(study)
+        if paper is not None:
+            notes.append(
+                f"The paper's equation 6 counts epsilon {show(paper)} for the same releases; it assumes that features are independent. "
+                f"The plain sum, epsilon {show(self.loss.epsilon)}, assumes nothing and is what the ledger counts."
+            )
+        if study.privacy.unit == "weight":
+            notes.append(
+                f"Each weight alone: epsilon {show(study.privacy.epsilon)}. Everything you send: {n_weights(study)} weights, "
+                f"epsilon {show(self.loss.epsilon)}, which is what the ledger counts."
+            )
+        if study.data is not None:
+            notes.append(f"At most {study.max_rows} rows of a person are used; a person with rows at several participants spends at each of them.")
+        if study.sdq is not None and study.trust == "secure-sum" and study.sdq.noise == "two-selected":
+            notes.append("The two databases that add the noise know it: the guarantee is gone if one of them tells what it added.")
+        return tuple(notes)
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain data, for ``--json``."""
+        return {
+            "releases": [{"name": release.name, "count": release.count, **release.event.to_dict()} for release in self.releases],
+            "total": self.loss.to_dict(),
+            "central": None if self.central is None else self.central.to_dict(),
+            "paper_epsilon": paper_total(self.study),
+            "forecasts": [{"what": forecast.what, "value": forecast.value} for forecast in self.forecasts],
+            "notes": list(self.notes),
+        }
+
+
+def make_plan(study: Study) -> Plan:
+    """The plan of a study; an error where a release has no price.
+
+    Raises
+    ------
+    SpecError
+        ``PLAN-001``: something is asked for that cannot be priced.
+    """
+    try:
+        releases = tuple(_PRICES[study.protocol](study))
+        forecasts = tuple(_FORECASTS[study.protocol](study)) if study.protocol in _FORECASTS else ()
+        plan = Plan(study, releases, forecasts)
+        # Totals are computed now: a plan that exists has a price.
+        _ = plan.loss, plan.central
+    except MechanismError as error:
+        raise unpriceable(f"A release of this study cannot be made: {error.what}", why=error.why, fix=error.fix) from None
+    return plan
+
+
+def _hidden(event: Event, crowd: int, delta: float) -> Event:
+    """A shuffled message, as those see it who see nothing but the batch."""
+    epsilon = amplify(event.epsilon, crowd, delta)
+    scope = replace(event.scope, adversary="those who see the shuffled batches only")
+    return Event("shuffled", {"messages": crowd, "epsilon_local": event.epsilon}, scope, epsilon, delta, reads=event.reads)

@@ -1,0 +1,227 @@
+"""What a database or an organisation releases about one record or person: SDQ's counts and PFDS's tables and trees."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from shoal.mechanisms.exponential import CountScore, ExponentialMechanism
+from shoal.mechanisms.gaussian import DiscreteGaussian
+from shoal.mechanisms.laplace import DiscreteLaplace
+from shoal.mechanisms.noisy_max import NoisyMax
+from shoal.mechanisms.sensitivity import ClippedVector, Histogram, Query
+from shoal.privacy.events import Event
+from shoal.privacy.zcdp import epsilon_to_rho, rho_to_epsilon
+from shoal.study.priced import Forecast, Priced, counted_bins, n_cells, scope_of, share, unpriceable
+from shoal.study.settings import PFDS, SDQ
+from shoal.study.spec import Study
+
+_CELLS_OF_A_NUMBER = 8
+"""Equal widths into which a number without public bins is cut, by a rule that looks at nothing private."""
+_SELECTION = Fraction(35, 100)
+_ROWS_PER_LEAF = 4.8
+_GRID = 256
+"""Residuals are rounded to multiples of 1/256, and so are soft labels."""
+
+
+def price_sdq(study: Study) -> list[Priced]:
+    """SDQ: every count along one path of the tree; nodes of a level hold different records and count once.
+
+    Notes
+    -----
+    Ref: SDQ §IV with Friedman and Schuster's split of the budget, epsilon = B / (2 (d + 1)) (errata S-09); plus spends 35 % on choosing
+    the splits and 65 % on one joint table.
+
+    Privacy
+    -------
+    Unit record (or person), add-remove, against the miner and up to C colluding databases.
+    """
+    settings = _sdq(study)
+    if settings.noise == "two-selected" and settings.max_colluders > 0:
+        raise _selected_may_collude(settings)
+    releases = _sdq_paper(study, settings) if study.variant == "paper" else _sdq_plus(study)
+    return releases + _free_counts(study)
+
+
+def _sdq_paper(study: Study, settings: SDQ) -> list[Priced]:
+    d, n_attributes = settings.depth, len(study.feature)
+    epsilon_level = Fraction(1, 2 * (d + 1))
+    return [
+        Priced("the number of records in a node", _counts(study, epsilon_level), d + 1),
+        Priced("the counts of an attribute in a node", _counts(study, epsilon_level / (2 * n_attributes)), 2 * n_attributes * d),
+        Priced("the classes in a leaf", _counts(study, epsilon_level)),
+    ]
+
+
+def _sdq_plus(study: Study) -> list[Priced]:
+    k = _n_splits(study)
+    choice = NoisyMax(share(study.privacy.epsilon, _SELECTION / k), CountScore(study.max_rows), scope_of(study))
+    return [
+        Priced("the choice of a split", _reads_all(study, choice.event()), k),
+        Priced("one table of the chosen attributes and the label", _counts(study, 1 - _SELECTION)),
+    ]
+
+
+def _n_splits(study: Study) -> int:
+    """The most splits whose leaves still hold more records than noise, from the declared size alone."""
+    arities = [n_cells(feature, _CELLS_OF_A_NUMBER) for feature in study.schema().features]
+    arity = math.exp(math.fsum(map(math.log, arities)) / len(arities))
+    least = _ROWS_PER_LEAF * _leaf_noise(study)
+    most = min(_sdq(study).depth, len(arities))
+    return max([k for k in range(1, most + 1) if study.participation.size / arity**k >= least], default=1)
+
+
+def _leaf_noise(study: Study) -> float:
+    """Standard deviation of a leaf's count: shares are made for the honest that are sure to answer, so all together add more."""
+    settings, table = _sdq(study), _laplace(study, share(study.privacy.epsilon, 1 - _SELECTION))
+    honest = study.participation.minimum - settings.max_colluders
+    return math.sqrt(table.variance() * settings.n_databases / honest)
+
+
+def forecast_sdq(study: Study) -> list[Forecast]:
+    """Noise on a leaf of the plus variant's table, at the declared number of rows."""
+    if study.variant == "paper":
+        return []
+    return [Forecast("noise on the count of one leaf and class, in records (standard deviation)", _leaf_noise(study))]
+
+
+def price_pfds(study: Study) -> list[Priced]:
+    """PFDS: the tree and the level counts of the paper, or the tables of plus.
+
+    Notes
+    -----
+    Ref: PFDS Theorem 3.3: epsilon / 2 for the tree (h_max steps on a path) and epsilon / 2 for the counts of p - 1 levels.
+
+    Privacy
+    -------
+    Unit record (or person), add-remove, against all who read the release.
+    """
+    settings = _pfds(study)
+    if study.variant == "paper":
+        releases = _pfds_paper(study, settings)
+    elif study.trust == "local":
+        q = _tables_per_holder(study)
+        releases = [Priced("a table of one attribute and the label", _counts(study, Fraction(1, q)), q)]
+    else:
+        releases = _pfds_sums(study)
+    return releases + _free_counts(study)
+
+
+def _pfds_paper(study: Study, settings: PFDS) -> list[Priced]:
+    h_max, p = settings.max_depth or 2, settings.n_levels or 2
+    step = Fraction(1, 2 * h_max)
+    split = ExponentialMechanism(share(study.privacy.epsilon, step), CountScore(study.max_rows), scope_of(study))
+    return [
+        Priced("the choice of a split", _reads_all(study, split.event()), h_max - 1),
+        Priced("the classes in a leaf", _counts(study, step)),
+        Priced("the number of records in a node of a level", _counts(study, Fraction(1, 2 * (p - 1))), p - 1),
+    ]
+
+
+def _tables_per_holder(study: Study) -> int:
+    """q, which balances the noise of more tables against the sampling error of fewer holders per table."""
+    k, m, n = len(study.feature), _pfds(study).n_holders, study.participation.size
+    return min(k, max(round(0.015 * study.privacy.epsilon * n / m), -(-2 * k // m), 1))
+
+
+def _pfds_sums(study: Study) -> list[Priced]:
+    """Tables of all attributes, a calibration, residual rounds where the noise allows them, and a line search over what they found."""
+    k, epsilon, delta = len(study.feature), study.privacy.epsilon, study.privacy.delta
+    tables, rows = Histogram(k, study.max_rows), Histogram(1, study.max_rows)
+    # A residual of at most 1/2 enters one cell of each attribute.
+    residual = ClippedVector(_GRID // 2 * k * study.max_rows, 1, _n_cells_in_all(study))
+    if delta > 0:
+        residual = ClippedVector(math.isqrt(k * (_GRID // 2 * study.max_rows) ** 2 - 1) + 1, 2, _n_cells_in_all(study))
+        nu = math.sqrt(k / (2 * epsilon_to_rho(epsilon, delta))) / study.participation.size
+        n_rounds = 6 if nu <= 0.0005 else 3 if nu <= 0.002 else 1 if nu <= 0.005 else 0
+    else:
+        nu = math.sqrt(2) * k / (epsilon * study.participation.size)
+        n_rounds = 1 if nu <= 0.004 else 0
+    parts = (Fraction(8, 9), Fraction(1, 9), Fraction(0), Fraction(0)) if n_rounds == 0 else _parts(40, 5, 45, 10)
+    parts = _parts(20, 5, 65, 10) if n_rounds >= 3 else parts
+    releases = [
+        Priced("sums of the tables of all attributes and the label", _sum(study, parts[0], tables)),
+        Priced("sums of a table of scores", _sum(study, parts[1], rows)),
+    ]
+    if n_rounds:
+        releases += [
+            Priced("sums of residuals", _sum(study, parts[2] / n_rounds, residual), n_rounds),
+            Priced("sums of a second table of scores", _sum(study, parts[3], rows)),
+        ]
+    return releases
+
+
+def _parts(*hundredths: int) -> tuple[Fraction, ...]:
+    return tuple(Fraction(part, 100) for part in hundredths)
+
+
+def _sum(study: Study, part: Fraction, query: Query) -> Event:
+    """A secure sum that costs a part of the budget: of epsilon, or of rho where there is a delta."""
+    epsilon, delta = study.privacy.epsilon, study.privacy.delta
+    if delta == 0:
+        return _reads_all(study, DiscreteLaplace(share(epsilon, part), query, scope_of(study)).event())
+    # A hair less than the part leaves room for the rounding of the two conversions.
+    rho = epsilon_to_rho(epsilon, delta) * float(part) * (1 - 1e-9)
+    return _reads_all(study, DiscreteGaussian(rho_to_epsilon(rho, delta), delta, query, scope_of(study)).event())
+
+
+def forecast_pfds(study: Study) -> list[Forecast]:
+    """Noise of one cell of a pooled table, as a share of all rows, at the declared size."""
+    if study.variant == "paper":
+        return []
+    k, n, m = len(study.feature), study.participation.size, _pfds(study).n_holders
+    if study.trust == "local":
+        q = _tables_per_holder(study)
+        noise = math.sqrt(m * q / k * _laplace(study, share(study.privacy.epsilon, Fraction(1, q))).variance()) / (n * q / k)
+    else:
+        table = _pfds_sums(study)[0].event
+        size = table.parameters["scale"] if study.privacy.delta == 0 else table.parameters["sigma"]
+        noise = float(size) * (math.sqrt(2) if study.privacy.delta == 0 else 1.0) / n
+    return [Forecast("noise on one cell of a pooled table, as a share of its rows (standard deviation)", noise)]
+
+
+def _free_counts(study: Study) -> list[Priced]:
+    if study.queries is None:
+        return []
+    for name in study.queries.features:
+        counted_bins(study, name)
+    event = _laplace(study, study.queries.epsilon_release).event().reading(*study.queries.features)
+    return [Priced("the answer to a free count", event, study.queries.n_queries)]
+
+
+def _counts(study: Study, part: Fraction) -> Event:
+    return _reads_all(study, _laplace(study, share(study.privacy.epsilon, part)).event())
+
+
+def _laplace(study: Study, epsilon_release: float) -> DiscreteLaplace:
+    return DiscreteLaplace(epsilon_release, Histogram(1, study.max_rows), scope_of(study))
+
+
+def _reads_all(study: Study, event: Event) -> Event:
+    return event.reading(*study.schema().names, study.label.name)
+
+
+def _n_cells_in_all(study: Study) -> int:
+    return sum(n_cells(feature, _CELLS_OF_A_NUMBER) for feature in study.schema().features)
+
+
+def _selected_may_collude(settings: SDQ) -> Exception:
+    n, c = settings.n_databases, settings.max_colluders
+    exposed = 1 - (n - c) * (n - c - 1) / (n * (n - 1))
+    return unpriceable(
+        f"Noise from two selected databases has no price while {c} of {n} databases may collude.",
+        why=f"With chance {math.ceil(1000 * exposed) / 10} % a colluder is one of the two, and what it knows takes the noise away.",
+        fix='noise = "all-contribute", or max_colluders = 0',
+    )
+
+
+def _sdq(study: Study) -> SDQ:
+    if study.sdq is None:
+        raise unpriceable("There is no table [sdq] to price.")
+    return study.sdq
+
+
+def _pfds(study: Study) -> PFDS:
+    if study.pfds is None:
+        raise unpriceable("There is no table [pfds] to price.")
+    return study.pfds

@@ -1,0 +1,98 @@
+"""A release with its price, the scope that a study's figures have, and shares of a budget that never add up to more than it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from shoal.domain import Feature
+from shoal.errors import SpecError
+from shoal.privacy.events import LOCAL_PERSON, Event, Relation, Scope
+from shoal.privacy.rounding import GRAINS
+from shoal.study.spec import Study
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A release that one unit's data enters, and how often.
+
+    Parameters
+    ----------
+    name
+        What is released, in words.
+    event
+        The release as the accountant sees it.
+    count
+        How many such releases there are at most.
+    """
+
+    name: str
+    event: Event
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What can be said about the error before anything is spent: from public figures only.
+
+    Parameters
+    ----------
+    what
+        The quantity, in words.
+    value
+        Its expected size.
+    """
+
+    what: str
+    value: float
+
+
+def scope_of(study: Study) -> Scope:
+    """What the study's epsilon speaks about: unit, neighbouring relation, adversary."""
+    if study.protocol == "anonml":
+        return LOCAL_PERSON
+    if study.protocol == "ddml":
+        return Scope(study.unit, Relation.REPLACE, "everyone who sees an update, the coordinator included")
+    return Scope(study.unit, Relation.ADD_REMOVE, _adversary(study))
+
+
+def _adversary(study: Study) -> str:
+    if study.sdq is not None:
+        if study.trust == "local":
+            return "the miner and all other databases"
+        if study.sdq.noise == "two-selected":
+            return "the miner, if no database tells it anything"
+        return f"the miner and up to {study.sdq.max_colluders} colluding databases"
+    if study.pfds is not None and study.trust == "secure-sum":
+        return f"all who read the release and up to {study.pfds.max_colluders} colluding holders"
+    return "all who read the release"
+
+
+def share(epsilon: float, part: Fraction) -> float:
+    """A part of a budget, rounded down to a grain, so that the parts together never exceed it.
+
+    Examples
+    --------
+    >>> share(1.0, Fraction(1, 3)), share(2.0, Fraction(35, 100))
+    (0.333333333333, 0.7)
+    """
+    return math.floor(Fraction(repr(epsilon)) * part * GRAINS) / GRAINS
+
+
+def unpriceable(what: str, *, why: str | None = None, fix: str | None = None) -> SpecError:
+    """The refusal of a study that asks for something without a price."""
+    return SpecError("PLAN-001", what, why=why, fix=fix)
+
+
+def n_cells(feature: Feature, otherwise: int) -> int:
+    """Cells of a feature, the one for missing values included; ``otherwise`` cells where the protocol chooses the bins."""
+    return otherwise + feature.missing if feature.n_bins is None else feature.n_bins
+
+
+def counted_bins(study: Study, name: str) -> int:
+    """Cells of a feature that [queries] counts; without public bins there is nothing to count."""
+    bins = study.schema()[name].n_bins
+    if bins is None:
+        raise unpriceable(f"[queries] asks for counts of {name}, which has no public bins.", fix=f"Give {name} bins = [...]")
+    return bins

@@ -1,0 +1,37 @@
+#!/bin/sh
+# Builds .venv for `make`: "core" is what a participant installs, "dev" adds what the checks and tests need.
+# Debian packages that are missing are installed where that is allowed (as root, with apt-get), and named where it is not.
+set -eu
+kind=$1
+venv=.venv
+python=${PYTHON:-python3}
+
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+	echo "shoal needs Python 3.11 or newer; $python is $("$python" --version 2>&1). Name another one: make PYTHON=python3.12 demo" >&2
+	exit 1
+}
+
+debian() { # packages that a plain Debian or Ubuntu lacks
+	if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@"
+	else
+		echo "Missing: $*. Install them (Debian: apt-get install $*), then run make again." >&2
+		exit 1
+	fi
+}
+
+"$python" -c 'import ensurepip, venv' 2>/dev/null || debian python3-venv
+[ -x "$venv/bin/python" ] && "$venv/bin/python" -c '' 2>/dev/null || "$python" -m venv --clear "$venv"
+
+# One resolver run, pinned by constraints.txt; the extras are those whose code exists and is tested here.
+extras=
+[ "$kind" = core ] || extras="[learn,arrow,accounting]"
+groups=
+[ "$kind" = core ] || groups=$("$venv/bin/python" - <<'EOF'
+import tomllib
+groups = tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]
+print(*groups["dev"], *groups["oracles"])
+EOF
+)
+# shellcheck disable=SC2086
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".$extras" $groups
