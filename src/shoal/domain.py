@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -155,7 +156,7 @@ class Categorical:
             raise SpecError(
                 "SCHEMA-005",
                 f"{self.name}: the groups {sorted(members_of)} do not divide the declared values among them.",
-                why=f"{len(self.values)} values are declared, {len(set(grouped) & set(declared))} of them are named in {len(groups)} groups.",
+                why=f"{len(declared)} values are declared, {len(set(grouped) & set(declared))} of them are named in {len(groups)} groups.",
                 fix="Name every declared value in exactly one of two or more groups.",
             )
         object.__setattr__(self, "groups", members_of)
@@ -215,7 +216,7 @@ class Schema:
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))
         names = [feature.name for feature in (*self.features, *([self.label] if self.label else []))]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = sorted(name for name, n in Counter(names).items() if n > 1)
         if not self.features or twice:
             raise SpecError(
                 "SCHEMA-001",

@@ -42,6 +42,8 @@ def run(arguments: Sequence[str]) -> int:
         what = " ".join(str(error).split())
         emit_error(UsageError("USAGE-001", what, fix="shoal --help lists the commands, shoal COMMAND --help their options."), json=json)
         return UsageError.exit_code
+    except SystemExit as end:  # a verdict that is no error, such as an audit's
+        return int(end.code or 0)
     return 0
 
 

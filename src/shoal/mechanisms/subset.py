@@ -25,6 +25,8 @@ from shoal.mechanisms.packed import Packed, PackedMechanism, pack_draws, random_
 from shoal.mechanisms.reports import WORD, check_cardinality
 from shoal.privacy.events import LOCAL_PERSON, Scope
 
+_FEW = 5
+
 
 def keep_numerator(epsilon: Fraction, m: int, w: int) -> int:
     """The largest p over 2^64 with p (m - w) / ((1 - p) w) <= exp(epsilon)."""
@@ -58,11 +60,13 @@ def start_threshold(m: int, w: int) -> int:
     """The chance over 256 with which a cell is taken at first: for speed alone, as the result is exact with any.
 
     A repair by rejection costs 1 / (share not taken) draws for a cell too few and 1 / (share taken) for one too many, so
-    the count should be too high as seldom as the share taken.
+    the count should be too high as seldom as the share taken. A few cells are picked one by one sooner than a coin is tossed for each.
     """
+    if w <= _FEW:
+        return 0
     share = (w - 0.5) / (m - 1)
     taken = w - NormalDist().inv_cdf(1 - share) * math.sqrt(w * (1 - share))
-    return max(0, min(255, int(256 * taken / (m - 1))))
+    return max(0, int(256 * taken / (m - 1)))
 
 
 class SubsetSelection(PackedMechanism):
@@ -123,7 +127,7 @@ class SubsetSelection(PackedMechanism):
         if type(value) is not int or not 0 <= value < m:
             raise self._outside()
         true_bit = 1 << value
-        bits = int(random_bytes(m, entropy).translate(self._taken), 2) & ~true_bit
+        bits = int(random_bytes(m, entropy).translate(self._taken), 2) & ~true_bit if self._threshold else 0
         if entropy.word() < self._keep:
             bits |= true_bit
         missing = self.ones - bits.bit_count()
@@ -141,7 +145,10 @@ class SubsetSelection(PackedMechanism):
 
     def _report_block(self, values: npt.NDArray[np.int64], entropy: Entropy) -> Packed:
         threshold = np.uint8(self._threshold)
-        rows = pack_draws(values.size, self.cardinality, lambda n: entropy.words(n, np.uint8) < threshold)
+        if threshold:
+            rows = pack_draws(values.size, self.cardinality, lambda n: entropy.words(n, np.uint8) < threshold)
+        else:
+            rows = np.zeros((values.size, self.width), np.uint8)
         set_cells(rows, values, self._keep_coin.flip_many(values.size, entropy))
         missing = self.ones - np.bitwise_count(rows).sum(axis=1, dtype=np.int64)
         self._repair(rows, values, missing, entropy)

@@ -39,9 +39,7 @@ def connect(path: Path) -> sqlite3.Connection:
         for setting in _SETTINGS:
             db.execute(f"PRAGMA {setting}")
         # With a rollback journal the file alone is the ledger once a transaction has ended: it can be copied and moved.
-        (mode,) = db.execute("PRAGMA journal_mode = DELETE").fetchone()
-        if mode != "delete":
-            raise sqlite3.OperationalError(f"its journal mode is {mode}")
+        db.execute("PRAGMA journal_mode = DELETE").fetchone()
     except BaseException:
         db.close()
         raise
@@ -86,15 +84,17 @@ def append(db: sqlite3.Connection, books: Books, record: Record) -> None:
 def fold(db: sqlite3.Connection, books: Books, path: Path) -> None:
     """Check and fold in the rows that the books do not know yet."""
     known = books.head
-    rows = db.execute("SELECT seq, prev, hash, body FROM log WHERE seq >= ? ORDER BY seq", (known.seq or _LOWEST,))
-    if known.seq:
-        last = rows.fetchone()
-        if last is None or (last[0], last[2]) != known:
-            raise rolled_back(
-                f"The ledger {path} was overwritten while it was open: record {known.seq} is not the one that was read before."
-            )
-    for row in rows:
-        books.apply(Row(*row))
+    query = db.execute("SELECT seq, prev, hash, body FROM log WHERE seq >= ? ORDER BY seq", (known.seq or _LOWEST,))
+    # A query that is left unfinished would keep the file locked for as long as somebody looks at the error.
+    with closing(query) as rows:
+        if known.seq:
+            last = rows.fetchone()
+            if last is None or (last[0], last[2]) != known:
+                raise rolled_back(
+                    f"The ledger {path} was overwritten while it was open: it no longer has the record {known.seq} that it had."
+                )
+        for row in rows:
+            books.apply(Row(*row))
     if db.execute("SELECT seq, hash FROM head").fetchall() != [books.head]:
         raise altered(path, f"its records do not end where they should, at record {books.head.seq}")
 
@@ -157,8 +157,9 @@ def in_sentences(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise _explain(error, path) from None
-    except OverflowError as error:
-        raise StoreError("LEDGER-001", f"The ledger {path} cannot hold this: {error}.") from None
+    except UnicodeDecodeError:
+        # The sqlite3 module itself stumbles over an error message that quotes a damaged file.
+        raise altered(path, "it has text that is not UTF-8") from None
     except OSError as error:
         raise StoreError("LEDGER-001", f"The ledger {path} cannot be used: {error.strerror or error}.", fix=_OTHER_PLACE) from None
 
@@ -184,7 +185,10 @@ def _explain(error: sqlite3.Error, path: Path) -> ShoalError:
         case sqlite3.SQLITE_NOTADB:
             return _not_a_ledger(path)
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_ERROR | sqlite3.SQLITE_CONSTRAINT | sqlite3.SQLITE_FORMAT | sqlite3.SQLITE_MISMATCH:
-            return altered(path, f"SQLite says {error}")
+            # SQLite's own words may quote the file, which may hold anything.
+            return altered(path, f"SQLite cannot make sense of it ({error.sqlite_errorname})")
+        case 0 if isinstance(error, sqlite3.OperationalError):
+            return altered(path, "it has text that is not UTF-8")
         case _:
             why = "The ledger is as it was before, and nothing may be sent that it has not counted."
             return StoreError("LEDGER-001", f"The ledger {path} cannot be used: {error}.", why=why, fix=_OTHER_PLACE)

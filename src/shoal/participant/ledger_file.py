@@ -24,12 +24,14 @@ from types import TracebackType
 from typing import Self
 
 from shoal.clock import Clock
-from shoal.errors import IntegrityError, LocalProtocolError, StoreError
+from shoal.errors import IntegrityError, LocalProtocolError, StoreError, UsageError
 from shoal.participant.ledger_db import altered, append, check_form, connect, create, fold, identity, in_sentences, is_there
 from shoal.privacy.events import Event
 from shoal.privacy.ledger import SPENT, Books, Entry, Total
 from shoal.privacy.limits import Limit, Usage
 from shoal.privacy.records import Head, Key, LimitSet, Move, Record, Release, Reserve, State, Store
+
+MAX_PAYLOAD = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,8 @@ class LedgerFile:
 
     def store(self, study: str, question: str, payload: bytes) -> None:
         """Keep what was drawn: bytes and record in one transaction. Storing the same bytes again does nothing; others are refused."""
+        if len(payload) > MAX_PAYLOAD:
+            raise UsageError("LEDGER-009", f"A release of {len(payload)} bytes cannot be stored; at most {MAX_PAYLOAD} can.")
         digest = hashlib.sha256(payload).digest()
         with self._change():
             entry = self._entry(Key(study, question))

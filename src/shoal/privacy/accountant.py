@@ -37,6 +37,8 @@ MECHANISMS = frozenset(
 _UP = 1 + 1e-14
 _DOUBT = 1e-9
 """More than the transforms of `by_pld` can lose of a delta; tested against exact sums."""
+_LARGEST = 700.0
+"""Beyond it the exponential leaves the floats."""
 _GRID = 128
 _MAX_CELLS = 10**6
 
@@ -117,12 +119,11 @@ def as_replace(event: Event) -> Event:
     Notes
     -----
     P <= e^epsilon (e^epsilon Q + delta) + delta, so epsilon doubles and delta grows by 1 + e^epsilon; rho grows by 4
-    (Bun and Steinke 2016, Proposition 1.9). The parameters remain those that the mechanism was run with.
+    (Bun and Steinke 2016, group privacy). The parameters remain those that the mechanism was run with.
     """
     if event.scope.relation is Relation.REPLACE:
         return event
-    # Beyond 700 the exponential leaves the floats; any delta is lost long before.
-    growth = 1 + math.exp(min(event.epsilon, 700.0)) * _UP
+    growth = 1 + math.exp(min(event.epsilon, _LARGEST)) * _UP
     delta = event.delta * growth * _UP
     if delta >= 1:
         raise SpecError(
@@ -146,15 +147,15 @@ def by_zcdp(events: Sequence[Event], delta: float) -> Loss:
     Notes
     -----
     An (epsilon, delta) release is, but for an event of chance delta, binary random response of the same epsilon followed by something
-    that does not look at the data (Kairouz, Oh, Viswanath 2015, Theorem 10), whose divergences are those of `rho_of_pure`.
-    So the deltas of such releases are taken off the target, and the rest goes by rho. (Bun and Steinke 2016, Lemma 8.2.)
+    that does not look at the data (Kairouz, Oh, Viswanath 2015), whose divergences are those of `rho_of_pure`.
+    So the deltas of such releases are taken off the target, and the rest goes by rho. (Bun and Steinke 2016, Section 8.)
     """
     scope = common_scope(events)
     _check_target(delta)
     left = delta - _approximate_delta(events)
     if left <= 0:
         raise _too_small(delta, events)
-    rho = math.fsum(_rho(event) for event in events) * _UP
+    rho = sum_up(_rho(event) for event in events)
     return Loss(scope, rho_to_epsilon(rho, left), delta, f"zero-concentrated sum of {_count(events)}, rho {show(rho)}")
 
 
@@ -201,6 +202,8 @@ def by_pld(events: Sequence[Event], delta: float) -> Loss:
     pairs = Counter((event.epsilon, event.delta) for event in events if event.rho is None or event.delta == 0)
     if concentrated:
         pairs[by_zcdp(concentrated, delta / 2).epsilon, delta / 2] += 1
+    if max(epsilon for epsilon, _ in pairs) > _LARGEST:
+        raise SpecError("ACCOUNT-004", f"An epsilon above {_LARGEST:g} has no privacy loss distribution of use.", fix="Use the plain sum.")
     # A power of two below the smallest epsilon: equal epsilons fall on the grid without rounding.
     interval = min(epsilon for epsilon, _ in pairs) / _GRID
     while sum(epsilon * n for (epsilon, _), n in pairs.items()) / interval > _MAX_CELLS:

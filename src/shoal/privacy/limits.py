@@ -39,16 +39,10 @@ class Period(StrEnum):
 
     def start(self, at: datetime) -> datetime:
         """The beginning of the period that contains a moment."""
+        if self is Period.EVER:
+            return datetime.min.replace(tzinfo=UTC)
         midnight = at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-        match self:
-            case Period.DAY:
-                return midnight
-            case Period.MONTH:
-                return midnight.replace(day=1)
-            case Period.YEAR:
-                return midnight.replace(month=1, day=1)
-            case Period.EVER:
-                return datetime.min.replace(tzinfo=UTC)
+        return midnight.replace(day=midnight.day if self is Period.DAY else 1, month=1 if self is Period.YEAR else midnight.month)
 
     @property
     def adjective(self) -> str:

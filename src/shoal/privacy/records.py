@@ -171,8 +171,8 @@ def encode(record: Record) -> bytes:
             fields |= {"source": release.source, "recipient": release.recipient, "title": release.title}
         case Store(key=key):
             fields |= {"kind": "stored", **key._asdict(), "digest": record.digest, "size": record.size}
-        case Move(key=key):
-            fields |= {"kind": record.state.value, **key._asdict()}
+        case _:
+            fields |= {"kind": record.state.value, **record.key._asdict()}
     try:
         body = cbor2.dumps(fields, canonical=True)
         reason = None if decode(body, 0) == record else "it would not read back as the same"

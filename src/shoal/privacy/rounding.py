@@ -104,7 +104,10 @@ def _decimal_value(x: float) -> Fraction:
 
 
 def _float_up(x: Fraction) -> float:
-    near = float(x)
+    try:
+        near = float(x)
+    except OverflowError:
+        raise _unusable(math.inf) from None
     return near if _decimal_value(near) >= x else math.nextafter(near, math.inf)
 
 

@@ -10,7 +10,7 @@ shuffled batch can do no better than tell these two pairs apart (replace one, ei
 For binary random response gamma = 2 / (e^epsilon_local + 1), the chance that a message is a coin. The delta of the pair is summed
 over all likely C, and every rounding and everything left out is added on top, so an answer is never below the bound.
 
-Ref: Feldman, McMillan, Talwar 2021, "Hiding Among the Clones", Theorem 3.1 and Lemma 3.2 (numeric form).
+Ref: Feldman, McMillan, Talwar 2021, "Hiding Among the Clones", Section 3, in its numeric form.
 The later paper of the same authors is not used: its erratum restricts the theorems as first published.
 """
 
@@ -33,8 +33,9 @@ MAX_MESSAGES = 10**8
 _SLACK = 1e-10
 """Bound on the relative error of `binomial_pmf` (measured: below 1e-11), and so of sums of it."""
 _WIDTH = 12.0
-_STEPS = 40
 _PRECISION = 1e-6
+_GRAIN = 1e-12
+_WORTH_SAYING = 0.999
 
 
 def amplify(epsilon_local: float, n: int, delta: float) -> float:
@@ -68,6 +69,10 @@ def amplify(epsilon_local: float, n: int, delta: float) -> float:
 
 def amplify_binary(epsilon_local: float, n: int, delta: float) -> float:
     """`amplify` for binary random response alone (one bit, kept or flipped), for which the crowd hides better.
+
+    Notes
+    -----
+    Met by two people, an upper bound for more: the pair also tells how many clones there are, which the batch does not.
 
     Examples
     --------
@@ -195,15 +200,13 @@ def _search(crowd: _Crowd, delta: float) -> float:
     if not 0 < delta < 1:
         raise _refused(f"delta = {delta}", "Shuffling amplifies only up to a chance of failure, between 0 and 1.")
     low, high = 0.0, crowd.epsilon_local
-    for _ in range(_STEPS):
+    while high - low > max(_PRECISION * high, _GRAIN):
         middle = (low + high) / 2
         if crowd.delta(middle) <= delta:
             high = middle
         else:
             low = middle
-        if high - low <= _PRECISION * high:
-            break
-    return high
+    return high if high < _WORTH_SAYING * crowd.epsilon_local else crowd.epsilon_local
 
 
 def _refused(what: str, why: str) -> SpecError:

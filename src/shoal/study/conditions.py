@@ -46,7 +46,9 @@ def _anonml(study: Study) -> Iterator[Problem]:
     if table is None:
         return
     if table.accounting == "paper" and study.variant == "plus":
-        yield Problem("SPEC-022", ("anonml", "accounting"), "The accounting of equation 6 belongs to the paper's variant.", 'accounting = "plain"')
+        yield Problem(
+            "SPEC-022", ("anonml", "accounting"), "The accounting of equation 6 belongs to the paper's variant.", 'accounting = "plain"'
+        )
     n_features = len(study.feature)
     if table.n_subsets is not None and table.subset_size is not None and table.n_subsets * table.subset_size > n_features:
         yield Problem(
@@ -85,7 +87,10 @@ def _sdq(study: Study) -> Iterator[Problem]:
         return
     if table.noise == "two-selected" and (study.variant == "plus" or study.trust == "local"):
         yield Problem(
-            "SPEC-022", ("sdq", "noise"), "Two selected databases add the noise only in the paper's variant with secure sums.", 'noise = "all-contribute"'
+            "SPEC-022",
+            ("sdq", "noise"),
+            "Two selected databases add the noise only in the paper's variant with secure sums.",
+            'noise = "all-contribute"',
         )
     yield from _collusion(study, table.n_databases, table.max_colluders, "databases")
     # Choosing a split is a computation among the databases that holds against a minority of them.
@@ -93,7 +98,7 @@ def _sdq(study: Study) -> Iterator[Problem]:
         yield Problem(
             "SPEC-021",
             ("sdq", "max_colluders"),
-            f"max_colluders = {table.max_colluders} of {table.n_databases} databases leaves no honest majority, which choosing a split jointly needs.",
+            f"max_colluders = {table.max_colluders} of {table.n_databases} leaves no honest majority, which choosing splits jointly needs.",
             f"max_colluders = {(table.n_databases - 1) // 2}",
         )
 
@@ -106,7 +111,12 @@ def _pfds(study: Study) -> Iterator[Problem]:
     if is_paper_number and table.n_buckets is None:
         yield Problem("SPEC-011", ("pfds",), "The paper's variant needs n_buckets for a numeric label.", "Add n_buckets = 10 under [pfds].")
     if not is_paper_number and table.n_buckets is not None:
-        yield Problem("SPEC-022", ("pfds", "n_buckets"), "n_buckets has a meaning for a numeric label in the paper's variant only.", "Remove n_buckets.")
+        yield Problem(
+            "SPEC-022",
+            ("pfds", "n_buckets"),
+            "n_buckets has a meaning for a numeric label in the paper's variant only.",
+            "Remove n_buckets.",
+        )
     if table.max_depth is not None and table.n_levels is not None and table.n_levels > table.max_depth:
         yield Problem(
             "SPEC-021",
@@ -123,7 +133,10 @@ def _collusion(study: Study, n: int, max_colluders: int, parties: str) -> Iterat
         yield Problem("SPEC-021", ("participation", "minimum"), f"minimum = {minimum}, but there are {n} {parties}.", f"minimum = {n}")
     elif study.trust == "local" and max_colluders:
         yield Problem(
-            "SPEC-022", (protocol, "max_colluders"), "max_colluders has no meaning with trust local: everyone else may collude.", "Remove max_colluders."
+            "SPEC-022",
+            (protocol, "max_colluders"),
+            "max_colluders has no meaning with trust local: everyone else may collude.",
+            "Remove max_colluders.",
         )
     elif max_colluders >= minimum:
         yield Problem(
@@ -137,7 +150,10 @@ def _collusion(study: Study, n: int, max_colluders: int, parties: str) -> Iterat
 def _needs_categories(study: Study) -> Iterator[Problem]:
     if study.label.values is None:
         yield Problem(
-            "SPEC-021", ("label", "range"), f"{study.protocol} predicts categories, not a number.", 'values = ["low", "high"], or protocol = "ddml" or "pfds"'
+            "SPEC-021",
+            ("label", "range"),
+            f"{study.protocol} predicts categories, not a number.",
+            'values = ["low", "high"], or protocol = "ddml" or "pfds"',
         )
 
 
@@ -146,7 +162,9 @@ def _references(study: Study) -> Iterator[Problem]:
     names = (*schema.names, study.label.name)
     for i, name in enumerate(study.queries.features if study.queries else ()):
         if name not in names:
-            yield Problem("SPEC-021", ("queries", "features", i), f"[queries] names {name}, which is neither a feature nor the label.", _choose(names))
+            yield Problem(
+                "SPEC-021", ("queries", "features", i), f"[queries] names {name}, which is neither a feature nor the label.", _choose(names)
+            )
     for i, pair in enumerate(study.ddml.crosses if study.ddml else ()):
         strange = [name for name in pair if name not in schema.names]
         if strange or pair[0] == pair[1]:
@@ -154,9 +172,13 @@ def _references(study: Study) -> Iterator[Problem]:
             yield Problem("SPEC-021", ("ddml", "crosses", i), f"crosses: it {what}.", _choose(schema.names))
         elif any(feature.n_bins is None for feature in (schema[pair[0]], schema[pair[1]])):
             numeric = next(name for name in pair if not isinstance(schema[name], Categorical) and schema[name].n_bins is None)
-            yield Problem("SPEC-021", ("ddml", "crosses", i), f"{numeric} is crossed, but has no bins.", f"Give {numeric} public bins = [...]")
+            yield Problem(
+                "SPEC-021", ("ddml", "crosses", i), f"{numeric} is crossed, but has no bins.", f"Give {numeric} public bins = [...]"
+            )
     if study.data is not None and study.data.person in names:
-        yield Problem("SPEC-021", ("data", "person"), f"The person column {study.data.person} is a feature or the label.", "Name another column.")
+        yield Problem(
+            "SPEC-021", ("data", "person"), f"The person column {study.data.person} is a feature or the label.", "Name another column."
+        )
 
 
 def _choose(names: tuple[str, ...]) -> str:

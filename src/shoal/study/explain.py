@@ -122,14 +122,16 @@ def _name(path: Path) -> str:
     """The last key of a path, with the positions that follow it: ``range[1]``."""
     names = [i for i, step in enumerate(path) if isinstance(step, str)]
     last = names[-1] if names else 0
-    return str(path[last])[:60] + "".join(f"[{step}]" for step in path[last + 1 :])
+    key = str(path[last])[:60]
+    return (key if key.isprintable() else ascii(key)) + "".join(f"[{step}]" for step in path[last + 1 :])
 
 
 def _meaning(path: Path) -> str | None:
     """What the reference says about a key."""
     keys = [step for step in path if isinstance(step, str)]
-    field = _model(path[:-1] if len(keys) == 1 else path).model_fields.get(keys[0] if len(keys) == 1 else keys[1])
-    return f"{keys[-1]}: {field.description}" if field is not None and field.description else None
+    key, table = (keys[0], ()) if len(keys) == 1 else (keys[1], path)
+    field = _model(table).model_fields.get(key)
+    return f"{key}: {field.description}" if field is not None and field.description else None
 
 
 def _but_is(value: object) -> str:
@@ -146,7 +148,7 @@ def _rewrite(kind: str, path: Path, value: object) -> str | None:
             return f"{key} = {int(float(value))}"
     except (ValueError, OverflowError):
         return _meaning(path)
-    if kind == "string_type" and isinstance(value, (bool, int, float)) and not path[-1:] == ():
+    if kind == "string_type" and isinstance(value, (bool, int, float)):
         return f'{key} = "{show_value(value)}"' if isinstance(path[-1], str) else f'"{show_value(value)}", in quotes'
     if kind == "bool_type" and isinstance(value, str) and value.lower() in ("true", "false"):
         return f"{key} = {value.lower()}"

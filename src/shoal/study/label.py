@@ -149,18 +149,8 @@ class Statement:
     --------
     >>> from shoal.privacy.events import LOCAL_PERSON
     >>> bit = Release("your answer", Event("random-response", {}, LOCAL_PERSON, 2.0))
-    >>> label = Statement(
-    ...     title="Who passes?",
-    ...     purpose="Help early.",
-    ...     contact="a@example.org",
-    ...     protocol="anonml",
-    ...     trust="local",
-    ...     leaves="one random-looking bit",
-    ...     seen_by="everyone",
-    ...     scope=LOCAL_PERSON,
-    ...     epsilon=2.0,
-    ...     releases=(bit,),
-    ... )
+    >>> words = dict.fromkeys(("title", "purpose", "contact", "protocol", "trust", "leaves", "seen_by"), "in plain words")
+    >>> label = Statement(**words, scope=LOCAL_PERSON, epsilon=2.0, releases=(bit,))
     >>> "at most 88.1 of 100" in " ".join(str(label).split())
     True
     """
@@ -192,6 +182,7 @@ class Statement:
             object.__setattr__(self, name, clean(getattr(self, name)))
         object.__setattr__(self, "not_covered", tuple(clean(item) for item in self.not_covered))
         object.__setattr__(self, "scope", replace(self.scope, adversary=clean(self.scope.adversary)))
+        stated = grains_up(self.epsilon)
         kind = (self.scope.unit, self.scope.relation)
         if any((release.event.scope.unit, release.event.scope.relation) != kind for release in self.releases):
             raise SpecError(
@@ -199,7 +190,7 @@ class Statement:
                 f"A label for {self.scope.unit}, {self.scope.relation} was to list a release for another unit or relation.",
                 why="An epsilon speaks about one unit and one neighbouring relation.",
             )
-        if self.delta == 0 and grains_up(self.epsilon) < self._plain_grains:
+        if self.delta == 0 and stated < self._plain_grains:
             raise SpecError(
                 "LABEL-001",
                 f"A label was to state epsilon {show(self.epsilon)} for releases that add up to {show(from_grains(self._plain_grains))}.",

@@ -41,7 +41,9 @@ class StudyError(SpecError):
     def __init__(self, name: str, found: Sequence[tuple[int, Problem]]) -> None:
         ordered = sorted(found, key=lambda item: item[0])
         self.problems = tuple(f"{problem.code}  {name}:{line}  {problem.what}" for line, problem in ordered)
-        rest = [f"{text}{'   fix: ' + problem.fix if problem.fix else ''}" for text, (_, problem) in zip(self.problems, ordered, strict=True)][1:]
+        rest = [
+            f"{text}{'   fix: ' + problem.fix if problem.fix else ''}" for text, (_, problem) in zip(self.problems, ordered, strict=True)
+        ][1:]
         line, first = ordered[0]
         why = "\n            ".join([f"{len(rest)} more problem{'s' if len(rest) > 1 else ''}:", *rest]) if rest else None
         super().__init__(first.code, f"{name}:{line}  {first.what}", why=why, fix=first.fix)
@@ -61,9 +63,13 @@ def load(path: str | os.PathLike[str]) -> Study:
             content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "its name is not one that a file can have"
-        raise SpecError("SPEC-001", f"The study file {name!a} cannot be read: {reason}.", fix="shoal new DIR --protocol NAME writes one.") from None
+        raise SpecError(
+            "SPEC-001", f"The study file {name!a} cannot be read: {reason}.", fix="shoal new DIR --protocol NAME writes one."
+        ) from None
     if len(content) > MAX_BYTES:
-        raise SpecError("SPEC-001", f"{name} is larger than {MAX_BYTES:,} bytes.", fix="A study file holds no data; keep rows in a file of their own.")
+        raise SpecError(
+            "SPEC-001", f"{name} is larger than {MAX_BYTES:,} bytes.", fix="A study file holds no data; keep rows in a file of their own."
+        )
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -92,11 +98,15 @@ def parse(text: str, name: str = "study.toml") -> Study:
 def _document(text: str, name: str) -> dict[str, Any]:
     endless = _ENDLESS_KEY.search(text)
     if endless:
-        raise StudyError(name, [(text.count("\n", 0, endless.end()) + 1, Problem("SPEC-002", (), "A key has too many parts joined by dots."))])
+        raise StudyError(
+            name, [(text.count("\n", 0, endless.end()) + 1, Problem("SPEC-002", (), "A key has too many parts joined by dots."))]
+        )
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise SpecError("SPEC-002", f"{name}  Lists or tables are nested too deeply.", fix="A study needs no more than three levels.") from None
+        raise SpecError(
+            "SPEC-002", f"{name}  Lists or tables are nested too deeply.", fix="A study needs no more than three levels."
+        ) from None
     except ValueError as error:
         complaint = str(error)
     match = _AT_LINE.search(complaint)

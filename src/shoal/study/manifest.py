@@ -145,7 +145,11 @@ class Manifest:
         rest = cast("dict[str, Any]", content)
         manifest = cls(study, rest["issuer_key"], rest["gateway_key"], _roster(rest["roster"]), rest["relay"])
         if manifest.to_bytes() != data:
-            raise SpecError("MANIFEST-001", f"A manifest of {len(data)} bytes is not in its one form.", why="A default is left out, or a number is of another kind.")
+            raise SpecError(
+                "MANIFEST-001",
+                f"A manifest of {len(data)} bytes is not in its one form.",
+                why="A default is left out, or a number is of another kind.",
+            )
         return manifest
 
     @cached_property
@@ -179,7 +183,11 @@ def _with_lists(value: Any) -> Any:
 
 
 def _roster(entries: Any) -> tuple[Member, ...]:
-    if not isinstance(entries, tuple) or len(entries) > MAX_ROSTER or not all(isinstance(entry, tuple) and len(entry) == 2 for entry in entries):
+    if (
+        not isinstance(entries, tuple)
+        or len(entries) > MAX_ROSTER
+        or not all(isinstance(entry, tuple) and len(entry) == 2 for entry in entries)
+    ):
         raise _unusable(f"The roster is not a list of at most {MAX_ROSTER:,} pairs of name and key.")
     return tuple(Member(name, key) for name, key in entries)
 
@@ -199,7 +207,9 @@ def _check_url(url: object) -> None:
         if not is_safe or not host or parts.username is not None or parts.query or parts.fragment:
             raise ValueError
     except ValueError:
-        raise _unusable(f"The relay's address {url!a:.60} cannot be used.", "Give https://host/path, without a name, a query or a fragment.") from None
+        raise _unusable(
+            f"The relay's address {url!a:.60} cannot be used.", "Give https://host/path, without a name, a query or a fragment."
+        ) from None
 
 
 def _unusable(what: str, fix: str | None = None) -> SpecError:

@@ -50,9 +50,8 @@ class Odds:
 
     def __str__(self) -> str:
         but = f", except with chance {show(self.delta)}" if self.delta > 0 else ""
-        return (
-            f"If someone thought it 50 of 100 likely {self.guess}, this could move them to at most {at_most(50, self.epsilon)} of 100{but}."
-        )
+        moved = f"what you send could move them to at most {at_most(50, self.epsilon)} of 100{but}"
+        return f"If someone thought it 50 of 100 likely {self.guess}, {moved}."
 
     def to_dict(self) -> dict[str, object]:
         """Plain data, with the odds for several guesses, of 100."""

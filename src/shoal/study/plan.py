@@ -12,15 +12,17 @@ from functools import cached_property
 
 from shoal.errors import MechanismError
 from shoal.privacy.accountant import Loss, sequential, tightest
-from shoal.privacy.events import Event
+from shoal.privacy.events import Event, Unit
 from shoal.privacy.rounding import show
 from shoal.privacy.shuffle import amplify
+from shoal.study.label import Amplified, BudgetLine, Release, Statement
 from shoal.study.price_databases import forecast_pfds, forecast_sdq, price_pfds, price_sdq
-from shoal.study.price_people import forecast_anonml, n_weights, paper_total, price_anonml, price_ddml
-from shoal.study.priced import Forecast, Priced, unpriceable
+from shoal.study.price_people import charged_as_update, forecast_anonml, n_weights, paper_total, price_anonml, price_ddml
+from shoal.study.priced import Forecast, unpriceable
 from shoal.study.spec import Study
+from shoal.study.wording import leaves, n_bytes, not_covered, seen_by
 
-_PRICES: dict[str, Callable[[Study], list[Priced]]] = {"anonml": price_anonml, "ddml": price_ddml, "sdq": price_sdq, "pfds": price_pfds}
+_PRICES: dict[str, Callable[[Study], list[Release]]] = {"anonml": price_anonml, "ddml": price_ddml, "sdq": price_sdq, "pfds": price_pfds}
 _FORECASTS: dict[str, Callable[[Study], list[Forecast]]] = {"anonml": forecast_anonml, "sdq": forecast_sdq, "pfds": forecast_pfds}
 
 
@@ -47,13 +49,20 @@ class Plan:
     """
 
     study: Study
-    releases: tuple[Priced, ...]
+    releases: tuple[Release, ...]
     forecasts: tuple[Forecast, ...] = ()
 
     @property
     def events(self) -> list[Event]:
         """One event for each release."""
         return [release.event for release in self.releases for _ in range(release.count)]
+
+    @property
+    def charges(self) -> list[Event]:
+        """What the ledger counts: the events, and for the unit weight what each update costs as a whole."""
+        if self.study.unit is not Unit.WEIGHT:
+            return self.events
+        return [charged_as_update(event, n_weights(self.study)) for event in self.events]
 
     @cached_property
     def loss(self) -> Loss:
@@ -96,22 +105,58 @@ class Plan:
                 f"The paper's equation 6 counts epsilon {show(paper)} for the same releases; it assumes that features are independent. "
                 f"The plain sum, epsilon {show(self.loss.epsilon)}, assumes nothing and is what the ledger counts."
             )
-        if study.privacy.unit == "weight":
+        if study.unit is Unit.WEIGHT:
             notes.append(
-                f"Each weight alone: epsilon {show(study.privacy.epsilon)}. Everything you send: {n_weights(study)} weights, "
-                f"epsilon {show(self.loss.epsilon)}, which is what the ledger counts."
+                f"Each weight alone: epsilon {show(self.loss.epsilon)}. Everything you send: {n_weights(study)} weights, "
+                f"epsilon {show(sequential(self.charges).epsilon)}, which is what the ledger counts."
             )
         if study.data is not None:
-            notes.append(f"At most {study.max_rows} rows of a person are used; a person with rows at several participants spends at each of them.")
+            notes.append(
+                f"At most {study.max_rows} rows of a person are used; a person with rows at several participants spends at each of them."
+            )
         if study.sdq is not None and study.trust == "secure-sum" and study.sdq.noise == "two-selected":
             notes.append("The two databases that add the noise know it: the guarantee is gone if one of them tells what it added.")
         return tuple(notes)
+
+    def statement(self, budget: BudgetLine | None = None, digest: str = "") -> Statement:
+        """The label of the study, before anyone consents.
+
+        Parameters
+        ----------
+        budget
+            The participant's limit and what is used of it, where there is a ledger.
+        digest
+            Digest of the manifest, as it is shown to people.
+        """
+        study, central = self.study, self.central
+        return Statement(
+            title=study.title,
+            purpose=study.purpose,
+            contact=study.contact,
+            protocol=study.protocol,
+            trust=study.trust,
+            leaves=leaves(study, self.releases),
+            seen_by=seen_by(study),
+            scope=self.loss.scope,
+            epsilon=self.loss.epsilon,
+            delta=self.loss.delta,
+            how=self.loss.how,
+            releases=self.releases,
+            bytes=n_bytes(study, self.releases),
+            digest=digest,
+            n_weights=n_weights(study) if study.unit is Unit.WEIGHT else None,
+            paper_epsilon=paper_total(study),
+            shuffled=None if central is None else Amplified(self.crowd, central.epsilon, central.delta),
+            budget=budget,
+            not_covered=not_covered(study),
+        )
 
     def to_dict(self) -> dict[str, object]:
         """Plain data, for ``--json``."""
         return {
             "releases": [{"name": release.name, "count": release.count, **release.event.to_dict()} for release in self.releases],
             "total": self.loss.to_dict(),
+            "charged": sequential(self.charges).to_dict(),
             "central": None if self.central is None else self.central.to_dict(),
             "paper_epsilon": paper_total(self.study),
             "forecasts": [{"what": forecast.what, "value": forecast.value} for forecast in self.forecasts],

@@ -12,7 +12,8 @@ from shoal.mechanisms.noisy_max import NoisyMax
 from shoal.mechanisms.sensitivity import ClippedVector, Histogram, Query
 from shoal.privacy.events import Event
 from shoal.privacy.zcdp import epsilon_to_rho, rho_to_epsilon
-from shoal.study.priced import Forecast, Priced, counted_bins, n_cells, scope_of, share, unpriceable
+from shoal.study.label import Release
+from shoal.study.priced import Forecast, most_counted_cells, n_cells, scope_of, share, unpriceable
 from shoal.study.settings import PFDS, SDQ
 from shoal.study.spec import Study
 
@@ -24,7 +25,7 @@ _GRID = 256
 """Residuals are rounded to multiples of 1/256, and so are soft labels."""
 
 
-def price_sdq(study: Study) -> list[Priced]:
+def price_sdq(study: Study) -> list[Release]:
     """SDQ: every count along one path of the tree; nodes of a level hold different records and count once.
 
     Notes
@@ -43,22 +44,22 @@ def price_sdq(study: Study) -> list[Priced]:
     return releases + _free_counts(study)
 
 
-def _sdq_paper(study: Study, settings: SDQ) -> list[Priced]:
+def _sdq_paper(study: Study, settings: SDQ) -> list[Release]:
     d, n_attributes = settings.depth, len(study.feature)
     epsilon_level = Fraction(1, 2 * (d + 1))
     return [
-        Priced("the number of records in a node", _counts(study, epsilon_level), d + 1),
-        Priced("the counts of an attribute in a node", _counts(study, epsilon_level / (2 * n_attributes)), 2 * n_attributes * d),
-        Priced("the classes in a leaf", _counts(study, epsilon_level)),
+        Release("the number of records in a node", _counts(study, epsilon_level), d + 1),
+        Release("the counts of an attribute in a node", _counts(study, epsilon_level / (2 * n_attributes)), 2 * n_attributes * d),
+        Release("the classes in a leaf", _counts(study, epsilon_level)),
     ]
 
 
-def _sdq_plus(study: Study) -> list[Priced]:
+def _sdq_plus(study: Study) -> list[Release]:
     k = _n_splits(study)
     choice = NoisyMax(share(study.privacy.epsilon, _SELECTION / k), CountScore(study.max_rows), scope_of(study))
     return [
-        Priced("the choice of a split", _reads_all(study, choice.event()), k),
-        Priced("one table of the chosen attributes and the label", _counts(study, 1 - _SELECTION)),
+        Release("the choice of a split", _reads_all(study, choice.event()), k),
+        Release("one table of the chosen attributes and the label", _counts(study, 1 - _SELECTION)),
     ]
 
 
@@ -85,7 +86,7 @@ def forecast_sdq(study: Study) -> list[Forecast]:
     return [Forecast("noise on the count of one leaf and class, in records (standard deviation)", _leaf_noise(study))]
 
 
-def price_pfds(study: Study) -> list[Priced]:
+def price_pfds(study: Study) -> list[Release]:
     """PFDS: the tree and the level counts of the paper, or the tables of plus.
 
     Notes
@@ -101,20 +102,20 @@ def price_pfds(study: Study) -> list[Priced]:
         releases = _pfds_paper(study, settings)
     elif study.trust == "local":
         q = _tables_per_holder(study)
-        releases = [Priced("a table of one attribute and the label", _counts(study, Fraction(1, q)), q)]
+        releases = [Release("a table of one attribute and the label", _counts(study, Fraction(1, q)), q)]
     else:
         releases = _pfds_sums(study)
     return releases + _free_counts(study)
 
 
-def _pfds_paper(study: Study, settings: PFDS) -> list[Priced]:
+def _pfds_paper(study: Study, settings: PFDS) -> list[Release]:
     h_max, p = settings.max_depth or 2, settings.n_levels or 2
     step = Fraction(1, 2 * h_max)
     split = ExponentialMechanism(share(study.privacy.epsilon, step), CountScore(study.max_rows), scope_of(study))
     return [
-        Priced("the choice of a split", _reads_all(study, split.event()), h_max - 1),
-        Priced("the classes in a leaf", _counts(study, step)),
-        Priced("the number of records in a node of a level", _counts(study, Fraction(1, 2 * (p - 1))), p - 1),
+        Release("the choice of a split", _reads_all(study, split.event()), h_max - 1),
+        Release("the classes in a leaf", _counts(study, step)),
+        Release("the number of records in a node of a level", _counts(study, Fraction(1, 2 * (p - 1))), p - 1),
     ]
 
 
@@ -124,7 +125,7 @@ def _tables_per_holder(study: Study) -> int:
     return min(k, max(round(0.015 * study.privacy.epsilon * n / m), -(-2 * k // m), 1))
 
 
-def _pfds_sums(study: Study) -> list[Priced]:
+def _pfds_sums(study: Study) -> list[Release]:
     """Tables of all attributes, a calibration, residual rounds where the noise allows them, and a line search over what they found."""
     k, epsilon, delta = len(study.feature), study.privacy.epsilon, study.privacy.delta
     tables, rows = Histogram(k, study.max_rows), Histogram(1, study.max_rows)
@@ -140,13 +141,13 @@ def _pfds_sums(study: Study) -> list[Priced]:
     parts = (Fraction(8, 9), Fraction(1, 9), Fraction(0), Fraction(0)) if n_rounds == 0 else _parts(40, 5, 45, 10)
     parts = _parts(20, 5, 65, 10) if n_rounds >= 3 else parts
     releases = [
-        Priced("sums of the tables of all attributes and the label", _sum(study, parts[0], tables)),
-        Priced("sums of a table of scores", _sum(study, parts[1], rows)),
+        Release("sums of the tables of all attributes and the label", _sum(study, parts[0], tables)),
+        Release("sums of a table of scores", _sum(study, parts[1], rows)),
     ]
     if n_rounds:
         releases += [
-            Priced("sums of residuals", _sum(study, parts[2] / n_rounds, residual), n_rounds),
-            Priced("sums of a second table of scores", _sum(study, parts[3], rows)),
+            Release("sums of residuals", _sum(study, parts[2] / n_rounds, residual), n_rounds),
+            Release("sums of a second table of scores", _sum(study, parts[3], rows)),
         ]
     return releases
 
@@ -180,13 +181,12 @@ def forecast_pfds(study: Study) -> list[Forecast]:
     return [Forecast("noise on one cell of a pooled table, as a share of its rows (standard deviation)", noise)]
 
 
-def _free_counts(study: Study) -> list[Priced]:
+def _free_counts(study: Study) -> list[Release]:
     if study.queries is None:
         return []
-    for name in study.queries.features:
-        counted_bins(study, name)
+    most_counted_cells(study, study.queries)
     event = _laplace(study, study.queries.epsilon_release).event().reading(*study.queries.features)
-    return [Priced("the answer to a free count", event, study.queries.n_queries)]
+    return [Release("the answer to a free count", event, study.queries.n_queries)]
 
 
 def _counts(study: Study, part: Fraction) -> Event:

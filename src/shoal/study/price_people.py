@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 from shoal.domain import Numeric, Schema
@@ -12,15 +13,17 @@ from shoal.mechanisms.laplace import DiscreteLaplace
 from shoal.mechanisms.reports import FrequencyMechanism
 from shoal.mechanisms.response import RandomResponse
 from shoal.mechanisms.sensitivity import ClippedVector
-from shoal.privacy.events import Event, Scope, Unit
-from shoal.study.priced import Forecast, Priced, counted_bins, n_cells, scope_of, share, unpriceable
+from shoal.privacy.events import Event, Unit
+from shoal.privacy.rounding import float_from_grains, grains_up
+from shoal.study.label import Release
+from shoal.study.priced import Forecast, most_counted_cells, n_cells, scope_of, share, unpriceable
 from shoal.study.settings import DDML
 from shoal.study.spec import Study
 
 _PAPERS_MECHANISMS = ("random-response", "rappor", "pq")
 
 
-def price_anonml(study: Study) -> list[Priced]:
+def price_anonml(study: Study) -> list[Release]:
     """AnonML: one answer with the whole budget, or the paper's several with a share each.
 
     Notes
@@ -33,17 +36,17 @@ def price_anonml(study: Study) -> list[Priced]:
     """
     releases = _histograms(study) if study.variant == "paper" else [_one_answer(study)]
     if study.queries is not None:
-        cells = max(counted_bins(study, name) for name in study.queries.features)
+        cells = most_counted_cells(study, study.queries)
         event = best(study.queries.epsilon_release, cells, study.participation.size).event()
-        releases.append(Priced("a randomised answer to a free question", event.reading(*study.queries.features), study.queries.n_queries))
+        releases.append(Release("a randomised answer to a free question", event.reading(*study.queries.features), study.queries.n_queries))
     return releases
 
 
-def _one_answer(study: Study) -> Priced:
+def _one_answer(study: Study) -> Release:
     """Which question a person draws is not known beforehand: the dearest one is charged."""
     events = [table.event() for table in _tables(study).values()]
     dearest = max(events, key=lambda event: event.epsilon)
-    return Priced("one randomised answer about one feature and the label", dearest.reading(*_columns(study)))
+    return Release("one randomised answer about one feature and the label", dearest.reading(*_columns(study)))
 
 
 def _tables(study: Study) -> dict[int, FrequencyMechanism]:
@@ -52,15 +55,15 @@ def _tables(study: Study) -> dict[int, FrequencyMechanism]:
     return {size: best(study.privacy.epsilon, size, study.participation.size) for size in sorted(sizes)}
 
 
-def _histograms(study: Study) -> list[Priced]:
+def _histograms(study: Study) -> list[Release]:
     n_subsets, n_medians = _n_subsets(study), len(_without_bins(study))
     epsilon_release = share(study.privacy.epsilon, Fraction(1, _price_divisor(study)))
     cells = _subset_cells(study)
     table = best(epsilon_release, cells, study.participation.size, _PAPERS_MECHANISMS)
-    releases = [Priced(f"a perturbed table of {cells} cells", table.event().reading(*_columns(study)), n_subsets)]
+    releases = [Release(f"a perturbed table of {cells} cells", table.event().reading(*_columns(study)), n_subsets)]
     if n_medians:
         median = RandomResponse(epsilon_release, 2).event().reading(*_without_bins(study))
-        releases.append(Priced("a perturbed bit for the median of a number", median, n_medians))
+        releases.append(Release("a perturbed bit for the median of a number", median, n_medians))
     return releases
 
 
@@ -112,20 +115,23 @@ def forecast_anonml(study: Study) -> list[Forecast]:
         return [Forecast(f"error of a table of {cells} cells from {n:,} answers ({table.name})", table.expected_error(n))]
     n = max(1, size // len(study.feature))
     tables = _tables(study)
-    worst = [Forecast(f"error of a table of {cells} cells from {n:,} answers ({table.name})", table.expected_error(n)) for cells, table in tables.items()]
+    worst = [
+        Forecast(f"error of a table of {cells} cells from {n:,} answers ({table.name})", table.expected_error(n))
+        for cells, table in tables.items()
+    ]
     return worst[-4:]
 
 
-def price_ddml(study: Study) -> list[Priced]:
+def price_ddml(study: Study) -> list[Release]:
     """DDML: a device's updates, which share its budget.
 
     Notes
     -----
-    Ref: DDML §IV, whose epsilon speaks about one weight; errata D-01: an update of p weights then costs p times as much, and is charged so.
+    Ref: DDML §IV, whose epsilon speaks about one weight. An update of p weights then costs p times as much: `charged_as_update`.
 
     Privacy
     -------
-    Unit update, replace, against everyone who sees an update.
+    Unit update (or weight), replace, against everyone who sees an update.
     """
     if study.queries is not None:
         raise unpriceable(
@@ -135,21 +141,26 @@ def price_ddml(study: Study) -> list[Priced]:
         )
     n_updates = study.privacy.n_updates
     event = _update(study, study.ddml or DDML(), share(study.privacy.epsilon, Fraction(1, n_updates)), n_weights(study))
-    return [Priced(f"a noisy update of {n_weights(study)} weights", event.reading(*_columns(study)), n_updates)]
+    return [Release(f"a noisy update of {n_weights(study)} weights", event.reading(*_columns(study)), n_updates)]
 
 
 def _update(study: Study, settings: DDML, epsilon_release: float, p: int) -> Event:
     scope = scope_of(study)
     clip = max(1, math.floor(settings.clip * 2**settings.fraction_bits))
     if study.unit is Unit.WEIGHT:
-        one = DiscreteLaplace(epsilon_release, ClippedVector(clip, 1, 1), scope).event()
-        whole = Scope(Unit.UPDATE, scope.relation, scope.adversary)
-        return Event(one.mechanism, {**one.parameters, "weights": p, "epsilon_weight": one.epsilon}, whole, p * one.epsilon)
+        return DiscreteLaplace(epsilon_release, ClippedVector(clip, 1, 1), scope).event()
     if study.privacy.delta > 0:
         # A hair less than the part, so that the sum of the parts rounds to no more than the whole.
         delta = study.privacy.delta / study.privacy.n_updates * (1 - 1e-9)
         return DiscreteGaussian(epsilon_release, delta, ClippedVector(clip, 2, p), scope).event()
     return DiscreteLaplace(epsilon_release, ClippedVector(clip, 1, p), scope).event()
+
+
+def charged_as_update(event: Event, p: int) -> Event:
+    """What an update of p weights costs its sender as a whole, where each weight alone is priced by the event."""
+    scope = replace(event.scope, unit=Unit.UPDATE)
+    epsilon = float_from_grains(p * grains_up(event.epsilon))
+    return replace(event, parameters={**event.parameters, "weights": p}, scope=scope, epsilon=epsilon)
 
 
 def n_weights(study: Study) -> int:
@@ -175,5 +186,3 @@ def _without_bins(study: Study) -> list[str]:
 
 def _n_labels(study: Study) -> int:
     return len(study.label.values or ()) or 1
-
-

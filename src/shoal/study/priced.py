@@ -1,4 +1,4 @@
-"""A release with its price, the scope that a study's figures have, and shares of a budget that never add up to more than it."""
+"""The scope that a study's figures have, shares of a budget that never add up to more than it, and forecasts."""
 
 from __future__ import annotations
 
@@ -8,28 +8,9 @@ from fractions import Fraction
 
 from shoal.domain import Feature
 from shoal.errors import SpecError
-from shoal.privacy.events import LOCAL_PERSON, Event, Relation, Scope
+from shoal.privacy.events import LOCAL_PERSON, Relation, Scope
 from shoal.privacy.rounding import GRAINS
-from shoal.study.spec import Study
-
-
-@dataclass(frozen=True)
-class Priced:
-    """A release that one unit's data enters, and how often.
-
-    Parameters
-    ----------
-    name
-        What is released, in words.
-    event
-        The release as the accountant sees it.
-    count
-        How many such releases there are at most.
-    """
-
-    name: str
-    event: Event
-    count: int = 1
+from shoal.study.spec import Queries, Study
 
 
 @dataclass(frozen=True)
@@ -90,9 +71,12 @@ def n_cells(feature: Feature, otherwise: int) -> int:
     return otherwise + feature.missing if feature.n_bins is None else feature.n_bins
 
 
-def counted_bins(study: Study, name: str) -> int:
-    """Cells of a feature that [queries] counts; without public bins there is nothing to count."""
-    bins = study.schema()[name].n_bins
-    if bins is None:
-        raise unpriceable(f"[queries] asks for counts of {name}, which has no public bins.", fix=f"Give {name} bins = [...]")
-    return bins
+def most_counted_cells(study: Study, queries: Queries) -> int:
+    """Cells of the largest feature that may be counted freely; where there are no public bins there is nothing to count."""
+    schema, most = study.schema(), 0
+    for name in queries.features:
+        bins = schema[name].n_bins
+        if bins is None:
+            raise unpriceable(f"[queries] asks for counts of {name}, which has no public bins.", fix=f"Give {name} bins = [...]")
+        most = max(most, bins)
+    return most

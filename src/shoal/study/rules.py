@@ -88,7 +88,9 @@ def _columns(study: Study) -> Iterator[Problem]:
         except SpecError as error:
             yield Problem(error.code, (*path, _KEY_OF.get(error.code, "name")), error.what, error.fix)
         if path != ("label",) and spec.name in seen:
-            yield Problem("SCHEMA-001", (*path, "name"), f"The name {spec.name} is used twice.", "Give every feature and the label a name of its own.")
+            yield Problem(
+                "SCHEMA-001", (*path, "name"), f"The name {spec.name} is used twice.", "Give every feature and the label a name of its own."
+            )
         seen.add(spec.name)
 
 
@@ -124,9 +126,13 @@ def _unit(study: Study) -> Iterator[Problem]:
     if unit not in allowed:
         yield Problem("SPEC-020", ("privacy", "unit"), f"{study.protocol} cannot protect the unit {unit}.", f'unit = "{allowed[0]}"')
     elif study.data is not None and "record" not in allowed:
-        yield Problem("SPEC-022", ("data",), f"[data] has no meaning for {study.protocol}, where one participant is one person.", "Remove [data].")
+        yield Problem(
+            "SPEC-022", ("data",), f"[data] has no meaning for {study.protocol}, where one participant is one person.", "Remove [data]."
+        )
     elif study.data is not None and unit == "record":
-        yield Problem("SPEC-022", ("privacy", "unit"), "The unit is a record, but [data] tells people apart.", 'unit = "person", or remove [data]')
+        yield Problem(
+            "SPEC-022", ("privacy", "unit"), "The unit is a record, but [data] tells people apart.", 'unit = "person", or remove [data]'
+        )
     elif study.data is None and unit == "person" and "record" in allowed:
         yield Problem(
             "SPEC-011",
@@ -141,21 +147,31 @@ def _unit(study: Study) -> Iterator[Problem]:
 def _delta(study: Study) -> Iterator[Problem]:
     delta = study.privacy.delta
     if study.trust == "shuffled" and delta == 0:
-        yield Problem("SPEC-011", ("privacy",), "Trust shuffled needs a delta: the guarantee of the crowd fails with a small chance.", "delta = 1e-6")
+        yield Problem(
+            "SPEC-011", ("privacy",), "Trust shuffled needs a delta: the guarantee of the crowd fails with a small chance.", "delta = 1e-6"
+        )
     is_allowed = study.trust == "shuffled" or study.protocol == "ddml" or (study.protocol == "pfds" and study.trust == "secure-sum")
     if delta > 0 and not is_allowed:
-        yield Problem("SPEC-022", ("privacy", "delta"), f"{study.protocol} with trust {study.trust} is pure: it has no delta.", "Remove delta.")
+        yield Problem(
+            "SPEC-022", ("privacy", "delta"), f"{study.protocol} with trust {study.trust} is pure: it has no delta.", "Remove delta."
+        )
     if delta > 0 and study.protocol == "ddml" and study.privacy.unit == "weight":
-        yield Problem("SPEC-022", ("privacy", "delta"), "The unit weight is the paper's, which is pure: it has no delta.", 'unit = "update"')
+        yield Problem(
+            "SPEC-022", ("privacy", "delta"), "The unit weight is the paper's, which is pure: it has no delta.", 'unit = "update"'
+        )
 
 
 def _tables(study: Study) -> Iterator[Problem]:
     for name in UNITS:
         if name != study.protocol and getattr(study, name) is not None:
-            yield Problem("SPEC-022", (name,), f"[{name}] has no meaning in a study whose protocol is {study.protocol}.", f"Remove [{name}].")
+            yield Problem(
+                "SPEC-022", (name,), f"[{name}] has no meaning in a study whose protocol is {study.protocol}.", f"Remove [{name}]."
+            )
     needs_table = study.protocol in ("sdq", "pfds") or study.variant == "paper"
     if needs_table and getattr(study, study.protocol) is None:
-        yield Problem("SPEC-011", (), f"There is no table [{study.protocol}].", f"Add [{study.protocol}]; docs/reference/study.md lists its keys.")
+        yield Problem(
+            "SPEC-011", (), f"There is no table [{study.protocol}].", f"Add [{study.protocol}]; docs/reference/study.md lists its keys."
+        )
 
 
 def _paper_keys(study: Study) -> Iterator[Problem]:
@@ -163,7 +179,12 @@ def _paper_keys(study: Study) -> Iterator[Problem]:
     for key in _PAPER_KEYS.get(study.protocol, ()) if table is not None else ():
         given = getattr(table, key) is not None
         if given and study.variant == "plus":
-            yield Problem("SPEC-022", (study.protocol, key), f"{key} belongs to the paper's variant; plus chooses by itself.", f'Remove {key}, or variant = "paper"')
+            yield Problem(
+                "SPEC-022",
+                (study.protocol, key),
+                f"{key} belongs to the paper's variant; plus chooses by itself.",
+                f'Remove {key}, or variant = "paper"',
+            )
         if not given and study.variant == "paper":
             yield Problem("SPEC-011", (study.protocol,), f"The paper's variant needs {key}.", f"Add {key} under [{study.protocol}].")
 
@@ -171,8 +192,17 @@ def _paper_keys(study: Study) -> Iterator[Problem]:
 def _participation(study: Study) -> Iterator[Problem]:
     asked = study.participation
     if asked.minimum > asked.size:
-        yield Problem("SPEC-021", ("participation", "minimum"), f"minimum = {asked.minimum} is more than size = {asked.size}.", f"minimum = {asked.size}")
+        yield Problem(
+            "SPEC-021",
+            ("participation", "minimum"),
+            f"minimum = {asked.minimum} is more than size = {asked.size}.",
+            f"minimum = {asked.size}",
+        )
     if study.trust == "shuffled" and asked.honest_share is None:
-        yield Problem("SPEC-011", ("participation",), "Trust shuffled needs the share of participants taken to be honest.", "honest_share = 0.9")
+        yield Problem(
+            "SPEC-011", ("participation",), "Trust shuffled needs the share of participants taken to be honest.", "honest_share = 0.9"
+        )
     if study.trust != "shuffled" and asked.honest_share is not None:
-        yield Problem("SPEC-022", ("participation", "honest_share"), "honest_share has a meaning with trust shuffled only.", "Remove honest_share.")
+        yield Problem(
+            "SPEC-022", ("participation", "honest_share"), "honest_share has a meaning with trust shuffled only.", "Remove honest_share."
+        )

@@ -24,11 +24,14 @@ class AnonML(Table):
     Ref: AnonML §VI-A for k_p, k_h and k_s; §VII-D, equation 6, for the paper's accounting.
     """
 
-    n_partitions: Small | None = Field(None, description="k_p: groups of people that are asked for different features. Variant paper.")
-    n_subsets: Small | None = Field(None, description="k_h: subsets of features that one person is asked for. Variant paper.")
-    subset_size: Small | None = Field(None, description="k_s: features in a subset. Variant paper.")
+    n_partitions: Small | None = Field(
+        default=None, description="k_p: groups of people that are asked for different features. Variant paper."
+    )
+    n_subsets: Small | None = Field(default=None, description="k_h: subsets of features that one person is asked for. Variant paper.")
+    subset_size: Small | None = Field(default=None, description="k_s: features in a subset. Variant paper.")
     accounting: Literal["plain", "paper"] = Field(
-        "plain", description='"plain": epsilon is the sum of all releases. "paper": the total of equation 6; the sum is shown beside it.'
+        default="plain",
+        description='"plain": epsilon is the sum of all releases. "paper": the total of equation 6; the sum is shown beside it.',
     )
 
 
@@ -40,24 +43,30 @@ class DDML(Table):
     Ref: DDML §III for k, gamma and N_c; §V for the spam threshold.
     """
 
-    n_instances: Annotated[int, Field(ge=1, le=1_000)] = Field(20, description="k: instances of the model that are kept.")
-    learning_rate: Positive = Field(0.05, description="gamma: step of an update.")
-    batch_size: Small = Field(10, description="N_c: most rows that one update reads.")
-    clip: Positive = Field(1.0, description="Norm to which an update's gradient is clipped.")
-    fraction_bits: Annotated[int, Field(ge=4, le=24)] = Field(16, description="Weights travel as 32-bit multiples of 2^-fraction_bits.")
+    n_instances: Annotated[int, Field(ge=1, le=1_000)] = Field(default=20, description="k: instances of the model that are kept.")
+    learning_rate: Positive = Field(default=0.05, description="gamma: step of an update.")
+    batch_size: Small = Field(default=10, description="N_c: most rows that one update reads.")
+    clip: Positive = Field(default=1.0, description="Norm to which an update's gradient is clipped.")
+    fraction_bits: Annotated[int, Field(ge=4, le=24)] = Field(
+        default=16, description="Weights travel as 32-bit multiples of 2^-fraction_bits."
+    )
     merge: Literal["blend", "discard"] = Field(
-        "blend", description="How an update enters the instances; by default blend for plus, discard for paper.", json_schema_extra={"default": None}
+        default="blend",
+        description="How an update enters the instances; by default blend for plus, discard for paper.",
+        json_schema_extra={"default": None},
     )
     link: Literal["logit", "softmax", "identity"] = Field(
-        "logit", description="How scores become predictions; by default as the label asks.", json_schema_extra={"default": None}
+        default="logit", description="How scores become predictions; by default as the label asks.", json_schema_extra={"default": None}
     )
     crosses: Annotated[tuple[Annotated[tuple[Line, Line], Items], ...], Items, Field(max_length=200)] = Field(
-        (), description="Pairs of features whose combinations get weights of their own."
+        default=(), description="Pairs of features whose combinations get weights of their own."
     )
     admission: Literal["rms", "max-z", "none"] = Field(
-        "rms", description="Test that refuses spam; by default rms for plus, max-z for paper.", json_schema_extra={"default": None}
+        default="rms", description="Test that refuses spam; by default rms for plus, max-z for paper.", json_schema_extra={"default": None}
     )
-    spam_threshold: Positive = Field(6.0, description="t: how far from the instances, in standard deviations, an update is refused.")
+    spam_threshold: Positive = Field(
+        default=6.0, description="t: how far from the instances, in standard deviations, an update is refused."
+    )
 
 
 class SDQ(Table):
@@ -69,12 +78,15 @@ class SDQ(Table):
     """
 
     n_databases: Annotated[int, Field(ge=2, le=10_000)] = Field(description="N: databases on the roster.")
-    depth: Annotated[int, Field(ge=1, le=16)] = Field(4, description="d: deepest level of the tree.")
+    depth: Annotated[int, Field(ge=1, le=16)] = Field(default=4, description="d: deepest level of the tree.")
     noise: Literal["all-contribute", "two-selected"] = Field(
-        "all-contribute", description='Who adds noise: a share from every database, or two selected ones as in the paper (variant paper).'
+        default="all-contribute",
+        description="Who adds noise: a share from every database, or two selected ones as in the paper (variant paper).",
     )
     max_colluders: Annotated[int, Field(ge=0, le=9_999)] = Field(
-        0, description="C: databases that may side with the miner; by default a third, rounded up.", json_schema_extra={"default": None}
+        default=0,
+        description="C: databases that may side with the miner; by default a third, rounded up.",
+        json_schema_extra={"default": None},
     )
 
 
@@ -87,14 +99,16 @@ class PFDS(Table):
     """
 
     n_holders: Count = Field(description="m: organisations that share.", le=100_000)
-    max_depth: Annotated[int, Field(ge=2, le=32)] | None = Field(None, description="h_max: levels of a tree. Variant paper.")
-    n_candidates: Small | None = Field(None, description="t: split values tried at a node. Variant paper.")
-    n_levels: Annotated[int, Field(ge=2, le=32)] | None = Field(None, description="p: levels whose counts are made consistent. Variant paper.")
+    max_depth: Annotated[int, Field(ge=2, le=32)] | None = Field(default=None, description="h_max: levels of a tree. Variant paper.")
+    n_candidates: Small | None = Field(default=None, description="t: split values tried at a node. Variant paper.")
+    n_levels: Annotated[int, Field(ge=2, le=32)] | None = Field(
+        default=None, description="p: levels whose counts are made consistent. Variant paper."
+    )
     n_buckets: Annotated[int, Field(ge=2, le=1_000)] | None = Field(
-        None, description="b: buckets of a numeric label. Variant paper with a numeric label."
+        default=None, description="b: buckets of a numeric label. Variant paper with a numeric label."
     )
     max_colluders: Annotated[int, Field(ge=0, le=9_999)] = Field(
-        0,
+        default=0,
         description="C: holders that may side with those who read the sums; secure-sum only, by default a third, rounded up.",
         json_schema_extra={"default": None},
     )

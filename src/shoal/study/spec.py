@@ -43,8 +43,8 @@ class LabelSpec(Table):
     """``[label]``: what is predicted, either one of ``values`` or a number in ``range``."""
 
     name: Line = Field(description="Name of the column.")
-    range: _Range | None = Field(None, description="Public range of a number: [lowest, highest].")
-    values: _Values | None = Field(None, description="All values of a category, in quotes.")
+    range: _Range | None = Field(default=None, description="Public range of a number: [lowest, highest].")
+    values: _Values | None = Field(default=None, description="All values of a category, in quotes.")
 
     def feature(self) -> Feature:
         """The label as the schema holds it; a label is never missing."""
@@ -57,13 +57,13 @@ class FeatureSpec(Table):
     """One ``[[feature]]``: a number with a public ``range``, or a category with a public list of ``values``."""
 
     name: Line = Field(description="Name of the column.")
-    range: _Range | None = Field(None, description="Public range of a number: [lowest, highest].")
+    range: _Range | None = Field(default=None, description="Public range of a number: [lowest, highest].")
     bins: Annotated[tuple[Number, ...], Items, Field(max_length=MAX_CUTS)] | None = Field(
-        None, description="Public cut points of a number; without them the protocol chooses."
+        default=None, description="Public cut points of a number; without them the protocol chooses."
     )
-    values: _Values | None = Field(None, description="All values of a category, in quotes.")
+    values: _Values | None = Field(default=None, description="All values of a category, in quotes.")
     groups: Annotated[dict[Line, _Values], Field(max_length=MAX_CATEGORIES), AfterValidator(_by_name)] | None = Field(
-        None, description="Public grouping of a category: name of the group = its values."
+        default=None, description="Public grouping of a category: name of the group = its values."
     )
     missing: bool = Field(True, description="Whether the value may be missing; if so, missing is a category of its own.")
 
@@ -79,15 +79,17 @@ class Privacy(Table):
 
     epsilon: Epsilon = Field(description="The whole budget of one unit.")
     delta: Annotated[Number, Field(ge=0, le=0.01)] = Field(
-        0.0, description="Chance that the guarantee fails: trust shuffled (required), trust secure-sum of pfds, and ddml."
+        default=0.0, description="Chance that the guarantee fails: trust shuffled (required), trust secure-sum of pfds, and ddml."
     )
     unit: Literal["person", "record", "update", "weight"] = Field(
-        "record",
+        default="record",
         description="What epsilon protects as a whole; by default person for anonml, update for ddml, record for sdq and pfds "
         "(person with a [data] table).",
         json_schema_extra={"default": None},
     )
-    n_updates: Annotated[int, Field(ge=1, le=100_000)] = Field(1, description="ddml: updates that one device sends at most; they share epsilon.")
+    n_updates: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        default=1, description="ddml: updates that one device sends at most; they share epsilon."
+    )
 
 
 class Participation(Table):
@@ -96,10 +98,10 @@ class Participation(Table):
     minimum: Count = Field(description="Fewest participants (people, devices, databases, organisations) to learn from.")
     size: Count = Field(description="Declared size, a public guess: people or devices; rows in all for sdq and pfds.")
     honest_share: Annotated[Number, Field(gt=0, le=1)] | None = Field(
-        None, description="Share of participants that are taken to answer honestly; trust shuffled only, and required there."
+        default=None, description="Share of participants that are taken to answer honestly; trust shuffled only, and required there."
     )
     closes: Annotated[AwareDatetime, AfterValidator(lambda moment: moment.astimezone(UTC))] | None = Field(
-        None, description="When the study ends, with its time zone: 2031-01-31T12:00:00Z"
+        default=None, description="When the study ends, with its time zone: 2031-01-31T12:00:00Z"
     )
 
 
@@ -107,7 +109,9 @@ class Data(Table):
     """``[data]``: which column tells people apart, so that the unit becomes the person."""
 
     person: Line = Field(description="Column that names the person of a row; it never leaves the participant.")
-    max_rows_per_person: Annotated[int, Field(ge=1, le=10_000)] = Field(description="Rows of one person that are used; the others are left out.")
+    max_rows_per_person: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        description="Rows of one person that are used; the others are left out."
+    )
 
 
 class Queries(Table):
@@ -126,22 +130,29 @@ class Study(Table):
     Examples
     --------
     >>> study = Study(
-    ...     title="Naps", purpose="Who naps?", contact="a@example.org", protocol="anonml",
-    ...     label={"name": "naps", "values": ["no", "yes"]}, feature=[{"name": "age", "range": [0, 120]}],
-    ...     privacy={"epsilon": 1}, participation={"minimum": 100, "size": 1000},
+    ...     title="Naps",
+    ...     purpose="Who naps?",
+    ...     contact="a@example.org",
+    ...     protocol="anonml",
+    ...     label={"name": "naps", "values": ["no", "yes"]},
+    ...     feature=[{"name": "age", "range": [0, 120]}],
+    ...     privacy={"epsilon": 1},
+    ...     participation={"minimum": 100, "size": 1000},
     ... )
     >>> study.trust, study.privacy.unit, study.schema().names
     ('local', 'person', ('age',))
     """
 
-    spec: Annotated[int, Field(ge=1, le=1)] = Field(1, description="Version of this format.")
+    spec: Annotated[int, Field(ge=1, le=1)] = Field(default=1, description="Version of this format.")
     title: Line
     purpose: Paragraph = Field(description="What the model is for, in words that a participant reads before consenting.")
     contact: Line = Field(description="Whom to ask.")
     protocol: ProtocolName
-    variant: Literal["plus", "paper"] = Field("plus", description='"paper" does what the paper says; "plus" answers better at the same guarantee.')
+    variant: Literal["plus", "paper"] = Field(
+        default="plus", description='"paper" does what the paper says; "plus" answers better at the same guarantee.'
+    )
     trust: Literal["local", "shuffled", "secure-sum"] = Field(
-        "local", description="By default secure-sum for sdq, local for the others.", json_schema_extra={"default": None}
+        default="local", description="By default secure-sum for sdq, local for the others.", json_schema_extra={"default": None}
     )
     label: LabelSpec
     feature: Annotated[tuple[FeatureSpec, ...], Items, Field(min_length=1, max_length=MAX_FEATURES)]

@@ -1,0 +1,115 @@
+"""The mechanisms that can be audited: how each is built, its worst neighbouring inputs, and its outputs as integers.
+
+An output may be named by less than all of it (the two cells that matter, of many): what is left out can only lower the bound.
+Reports are drawn one by one, as on a participant's device; counts and choices by the vector, as in a release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from shoal.audit.bound import EpsilonBound, Keys, bound_epsilon
+from shoal.entropy import Entropy
+from shoal.errors import UsageError
+from shoal.mechanisms.calibrate import mechanism as frequency_mechanism
+from shoal.mechanisms.exponential import CountScore, ExponentialMechanism
+from shoal.mechanisms.gaussian import DiscreteGaussian
+from shoal.mechanisms.laplace import DiscreteLaplace
+from shoal.mechanisms.noisy_max import NoisyMax
+from shoal.mechanisms.reports import FrequencyMechanism, check_cardinality
+from shoal.mechanisms.sensitivity import Histogram
+from shoal.privacy.events import Event, Relation, Scope, Unit
+
+SAMPLES = 500_000
+"""Outputs drawn for each of the two neighbours: the bound then comes within a tenth of epsilon 1."""
+MIN_SAMPLES, MAX_SAMPLES = 1000, 100_000_000
+GAUSSIAN_DELTA = 1e-6
+
+_BLOCK = 1 << 20
+_RELEASE = Scope(Unit.RECORD, Relation.ADD_REMOVE, "all who read the release")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A mechanism with a claim, ready to be asked about one of two neighbouring inputs.
+
+    Parameters
+    ----------
+    event
+        The claim.
+    draw
+        ``draw(which, n, entropy)``: n outputs for input 0 or 1, named by integers.
+    """
+
+    event: Event
+    draw: Callable[[int, int, Entropy], Keys]
+
+
+def of_reports(mechanism: FrequencyMechanism) -> Subject:
+    """One person whose value is cell 0, or cell 1; of a report it matters which of the two cells it supports."""
+
+    def support(report: int | bytes) -> int:
+        return report if isinstance(report, int) else report[0] & 3
+
+    def draw(which: int, n: int, entropy: Entropy) -> Keys:
+        return np.fromiter((support(mechanism.report(which, entropy)) for _ in range(n)), np.int64, n)
+
+    return Subject(mechanism.event(), draw)
+
+
+def of_counts(mechanism: DiscreteLaplace | DiscreteGaussian) -> Subject:
+    """A count of no rows, or of one."""
+    return Subject(mechanism.event(), lambda which, n, entropy: mechanism.randomise_many(np.full(n, which), entropy))
+
+
+def of_choices(mechanism: ExponentialMechanism | NoisyMax, n_candidates: int) -> Subject:
+    """Candidates without a row, or one row that counts for the last, which loses ties; with more of them the ratio nears the claim."""
+
+    step = max(1, _BLOCK // n_candidates)
+
+    def choose(which: int, n: int, entropy: Entropy) -> Keys:
+        scores = np.zeros((n, n_candidates), np.int64)
+        scores[:, -1] = which
+        return mechanism.choose_many(scores, entropy)
+
+    def draw(which: int, n: int, entropy: Entropy) -> Keys:
+        return np.concatenate([choose(which, min(step, n - start), entropy) for start in range(0, n, step)])
+
+    return Subject(mechanism.event(), draw)
+
+
+def _reports(name: str, epsilon: float, cardinality: int) -> Subject:
+    return of_reports(frequency_mechanism(name, epsilon, cardinality))
+
+
+SUBJECTS: dict[str, Callable[[float, int], Subject]] = {
+    **{name: partial(_reports, name) for name in ("random-response", "rappor", "pq", "subset-selection")},
+    "discrete-laplace": lambda epsilon, _: of_counts(DiscreteLaplace(epsilon, Histogram(), _RELEASE)),
+    "discrete-gaussian": lambda epsilon, _: of_counts(DiscreteGaussian(epsilon, GAUSSIAN_DELTA, Histogram(), _RELEASE)),
+    "exponential": lambda epsilon, m: of_choices(ExponentialMechanism(epsilon, CountScore(), _RELEASE), m),
+    "noisy-max": lambda epsilon, m: of_choices(NoisyMax(epsilon, CountScore(), _RELEASE), m),
+}
+"""Name -> the subject for an epsilon and a number of cells (or of candidates; counts have no use for it)."""
+
+
+def subject(name: str, epsilon: float, cardinality: int) -> Subject:
+    """The mechanism of that name, set up for an audit."""
+    if name not in SUBJECTS:
+        raise UsageError("USAGE-001", f"There is no mechanism {name!r} to audit.", fix=f"Choose one of: {', '.join(SUBJECTS)}.")
+    return SUBJECTS[name](epsilon, check_cardinality(cardinality))
+
+
+def audit(subject: Subject, samples: int, confidence: float, entropy: Entropy) -> EpsilonBound:
+    """A lower bound on the epsilon of a subject, which holds with the given confidence."""
+    if not MIN_SAMPLES <= samples <= MAX_SAMPLES:
+        raise UsageError(
+            "USAGE-001", f"An audit cannot be made of {samples} samples.", fix=f"Give {MIN_SAMPLES} to {MAX_SAMPLES}; {SAMPLES} is usual."
+        )
+    if not 0.5 <= confidence <= 1 - 1e-12:
+        raise UsageError("USAGE-001", f"A confidence of {confidence} means nothing.", fix="Give one from 0.5 to 1, such as 0.999.")
+    first, second = (subject.draw(which, samples, entropy) for which in (0, 1))
+    return bound_epsilon(first, second, 1 - confidence, subject.event.delta)

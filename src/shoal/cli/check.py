@@ -1,0 +1,78 @@
+"""``shoal check``: is this a study, what does it cost, what may be expected of it, and does the data fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shoal import tables
+from shoal.cli.output import emit
+from shoal.privacy.rounding import show
+from shoal.study.load import load
+from shoal.study.manifest import Manifest
+from shoal.study.plan import Plan, make_plan
+from shoal.study.spec import Study
+
+
+def check(study: Path, *, data: str | None = None, like: str | None = None, json: bool = False) -> None:
+    """Validate a study, price every release, forecast its error, print its label.
+
+    Parameters
+    ----------
+    study
+        The study file.
+    data
+        A table (.csv, .csv.gz, .parquet, .db#table) that should fit the study. It is read here and goes nowhere.
+    like
+        A public table of the same form, checked in the same way.
+    json
+        Print one JSON object.
+    """
+    spec = load(study)
+    plan = make_plan(spec)
+    manifest = Manifest(spec)
+    fits = {role: fit_table(spec, source) for role, source in (("data", data), ("like", like)) if source is not None}
+    statement = plan.statement(digest=manifest.short)
+    result = {
+        "study": str(study),
+        "title": spec.title,
+        "digest": manifest.digest.hex(),
+        "short": manifest.short,
+        "plan": plan.to_dict(),
+        "label": statement.to_dict(),
+        **fits,
+    }
+    lines = [f"{study}  ok   digest {manifest.short}", *_price_lines(plan), *_fit_lines({"data": data, "like": like}, fits)]
+    next_command = f"shoal check {study} --data FILE" if data is None else f"shoal audit mechanism {plan.releases[0].event.mechanism}"
+    emit(result, "\n".join([*lines, "", str(statement)]), json=json, next_command=next_command)
+
+
+def fit_table(study: Study, source: str) -> dict[str, int]:
+    """How many rows of a table fit the study, and how many a person's limit leaves out; an error where a cell does not fit."""
+    columns, n_left_out = tables.read(source), 0
+    if study.data is not None:
+        columns, n_left_out = tables.limit_rows(columns, study.data.person, study.data.max_rows_per_person)
+    schema = study.schema()
+    schema.encode(columns)
+    schema.encode_label(columns)
+    return {"rows": tables.n_rows(columns), "left_out": n_left_out}
+
+
+def _price_lines(plan: Plan) -> list[str]:
+    lines = [f"protocol  {plan.study.protocol}, variant {plan.study.variant}, trust {plan.study.trust}"]
+    for release in plan.releases:
+        event = release.event
+        delta = f", delta {show(event.delta)}" if event.delta else ""
+        lines.append(f"release   {release.count} x {release.name}: epsilon {show(event.epsilon)}{delta} each ({event.mechanism})")
+    lines.append(f"total     {plan.loss}")
+    lines += [f"crowd     {plan.central}"] if plan.central is not None else []
+    lines += [f"forecast  {forecast.what}: {show(forecast.value, 3)}" for forecast in plan.forecasts]
+    lines += [f"note      {note}" for note in plan.notes]
+    return lines
+
+
+def _fit_lines(sources: dict[str, str | None], fits: dict[str, dict[str, int]]) -> list[str]:
+    return [
+        f"{role:<10}{sources[role]}: {fit['rows']:,} rows fit the study"
+        + (f", {fit['left_out']:,} more are left out by the limit per person" if fit["left_out"] else "")
+        for role, fit in fits.items()
+    ]

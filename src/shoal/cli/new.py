@@ -1,0 +1,83 @@
+"""``shoal new``: a starter study in a new directory, with rows made up to try it on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from shoal import tables
+from shoal.cli.output import emit
+from shoal.entropy import SeededEntropy
+from shoal.errors import StoreError, UsageError
+from shoal.study.infer import WARNING, study_like
+from shoal.study.load import parse
+from shoal.study.plan import make_plan
+from shoal.study.templates import example_csv, readme_text, study_text
+
+EXAMPLE_ROWS = 600
+
+
+def new(
+    directory: Path,
+    *,
+    protocol: Literal["anonml", "ddml", "sdq", "pfds"],
+    from_: Annotated[str | None, Parameter(name="--from")] = None,
+    json: bool = False,
+) -> None:
+    """Write a starter study: study.toml, made-up rows in data/example.csv, README.md.
+
+    Parameters
+    ----------
+    directory
+        Where to write; it must not exist yet, or be empty.
+    protocol
+        anonml (people, one row each), ddml (devices), sdq (databases), pfds (organisations).
+    from_
+        A table whose columns the study should have, the label last. Its ranges and values are copied into the study, with a
+        warning; its rows are not.
+    json
+        Print one JSON object.
+    """
+    text, left_out = (study_text(protocol), []) if from_ is None else study_like(tables.read(from_), protocol)
+    study = parse(text)
+    make_plan(study)
+    example = example_csv(study, EXAMPLE_ROWS, SeededEntropy(f"shoal new {protocol}"))
+    files = {"study.toml": text, "data/example.csv": example, "README.md": readme_text(study)}
+    write_directory(directory, files)
+    lines = [f"{directory / name}" for name in files]
+    warnings = [WARNING] if from_ is not None else []
+    warnings += [f"Left out, because they look like names or identifiers: {', '.join(left_out)}."] if left_out else []
+    data = {"directory": str(directory), "protocol": protocol, "files": list(files), "warnings": warnings}
+    report = "\n".join(["wrote     " + lines[0], *(f"          {line}" for line in lines[1:]), *(f"WARNING   {line}" for line in warnings)])
+    next_command = f"cd {directory} && shoal check study.toml --data data/example.csv"
+    emit(data, report, json=json, next_command=next_command)
+
+
+def write_directory(directory: Path, files: dict[str, str]) -> None:
+    """Write files into a new directory, all of them or none: they are prepared beside it and moved into place at once."""
+    try:
+        if not directory.name or directory.is_symlink() or (directory.exists() and not _is_empty(directory)):
+            raise UsageError("NEW-001", f"{directory} is already there, and not an empty directory.", fix="Choose a new directory.")
+        if not directory.parent.is_dir():
+            raise UsageError("NEW-001", f"There is no directory {directory.parent} to write into.", fix=f"mkdir -p {directory.parent}")
+        staging = directory.with_name(f".{directory.name}.{os.getpid()}.new")
+        staging.mkdir()
+        try:
+            for name, text in files.items():
+                (staging / name).parent.mkdir(exist_ok=True)
+                (staging / name).write_text(text, "utf-8")
+            staging.rename(directory)
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "its name is not one that a directory can have"
+        raise StoreError("NEW-001", f"{str(directory)!a} cannot be written: {reason}.", fix="Choose another directory.") from None
+
+
+def _is_empty(directory: Path) -> bool:
+    return directory.is_dir() and not any(directory.iterdir())

@@ -1,0 +1,1 @@
+"""What travels: strict, frozen messages and their one encoding."""

@@ -1,0 +1,158 @@
+"""Deterministic CBOR: one encoding for every message, and nothing else is read.
+
+Two levels. `dumps` and `loads` turn plain data (null, truth values, integers, finite floats, text, bytes, arrays, maps with
+text keys) into bytes and back. `encode` and `decode` do so for messages, in an envelope of type, version, study and body.
+Whatever the bytes, `loads` and `decode` return or raise `RemoteProtocolError`. The profile is in ``docs/reference/wire.md``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from typing import NoReturn, TypeAlias, cast
+
+import cbor2
+
+from shoal.errors import LocalProtocolError, RemoteProtocolError
+from shoal.messages.base import DIGEST_BYTES, Message, Registry
+from shoal.privacy.private import Private
+
+Plain: TypeAlias = "bool | int | float | str | bytes | tuple[Plain, ...] | dict[str, Plain] | None"
+
+MAX_BYTES = 1 << 24
+MAX_DEPTH = 16
+MIN_INT, MAX_INT = -(1 << 63), (1 << 63) - 1
+
+_ENVELOPE: dict[str, type] = {"type": str, "version": int, "study": bytes, "body": dict}
+
+
+class _NotPlainError(ValueError):
+    """Something that has no place in the profile; the text says what."""
+
+
+class _NoTags(dict[int, NoReturn]):
+    """A table of tag decoders in which looking one up is the error: cbor2 looks before it reads what the tag is around."""
+
+    def __missing__(self, tag: int) -> NoReturn:
+        raise cbor2.CBORDecodeError(f"tag {tag} is not allowed")
+
+
+def dumps(value: object) -> bytes:
+    """The one encoding of plain data.
+
+    Examples
+    --------
+    >>> dumps({"b": (1, 2.5), "a": b"x"}).hex()
+    'a26161417861628201f94100'
+    """
+    try:
+        return cbor2.dumps(_plain(value, 1), canonical=True)
+    except _NotPlainError as error:
+        raise LocalProtocolError(
+            "MSG-007", f"This cannot be encoded: {error}.", fix="Give numbers, text, bytes, arrays and maps."
+        ) from None
+
+
+def loads(data: bytes, max_bytes: int = MAX_BYTES) -> Plain:
+    """Plain data from its one encoding; arrays become tuples."""
+    if len(data) > max_bytes:
+        raise RemoteProtocolError("MSG-001", f"A message of {len(data)} bytes is too large.", why=f"The limit is {max_bytes} bytes.")
+    try:
+        value = cbor2.CBORDecoder(
+            io.BytesIO(data),
+            semantic_decoders=_NoTags(),
+            max_depth=MAX_DEPTH,
+            allow_indefinite=False,
+            allow_duplicate_keys=False,
+            strict_hashable_types=True,
+        ).decode()
+        plain = _plain(value, 1)
+    except Exception as error:
+        # The bytes are a stranger's: whatever the decoder makes of them, they are at fault and not this program.
+        raise RemoteProtocolError(
+            "MSG-002", f"{len(data)} bytes are not CBOR as it is read here: {ascii(str(error))[1:-1]:.100}."
+        ) from None
+    again = cbor2.dumps(plain, canonical=True)
+    if again != data:
+        how = (
+            f"is followed by {len(data) - len(again)} more bytes" if data.startswith(again) else "is not in its one deterministic encoding"
+        )
+        raise RemoteProtocolError("MSG-003", f"A message of {len(data)} bytes {how}.")
+    return plain
+
+
+def encode(message: Message) -> bytes:
+    """The one encoding of a message."""
+    # Pydantic would warn of a field that skipped validation, and repeat its value; `dumps` refuses it without.
+    body = message.model_dump(exclude={"study"}, warnings=False)
+    envelope = {"type": message.type_name, "version": message.version, "study": message.study, "body": body}
+    data = dumps(envelope)
+    if len(data) > message.max_bytes:
+        why = f"A {message.type_name} has at most {message.max_bytes} bytes."
+        raise LocalProtocolError("MSG-001", f"A message of {len(data)} bytes is too large.", why=why)
+    return data
+
+
+def decode(data: bytes, registry: Registry, study: bytes) -> Message:
+    """The message that some bytes are, if it is one of this protocol and of this study."""
+    envelope = loads(data, registry.max_bytes)
+    if not isinstance(envelope, dict) or {key: type(part) for key, part in envelope.items()} != _ENVELOPE:
+        raise RemoteProtocolError("MSG-004", "A message's envelope is not a map of type, version, study and body.")
+    name, version = cast("str", envelope["type"]), cast("int", envelope["version"])
+    digest, body = cast("bytes", envelope["study"]), cast("dict[str, Plain]", envelope["body"])
+    kind = registry.get((name, version))
+    if kind is None:
+        raise RemoteProtocolError("MSG-004", f"A message is of type {name!a:.60}, version {version}, which this protocol does not have.")
+    if len(digest) != DIGEST_BYTES:
+        raise RemoteProtocolError("MSG-004", f"A message's study digest has {len(digest)} bytes instead of {DIGEST_BYTES}.")
+    if digest != study:
+        what = f"A message belongs to study {digest.hex()[:12]}; this is study {study.hex()[:12]}."
+        raise RemoteProtocolError("MSG-006", what, fix="Compare the manifests: all parties must hold the same one.")
+    try:
+        message = kind.model_validate({**body, "study": digest})
+        again = encode(message)
+    except LocalProtocolError as error:
+        raise RemoteProtocolError(error.code.replace("MSG-007", "MSG-005"), error.what) from None
+    if again != data:
+        # A whole number where a float is due, a default left out, a field of the envelope repeated in the body.
+        raise RemoteProtocolError("MSG-003", f"A {name} of {len(data)} bytes is not in its one deterministic encoding.")
+    return message
+
+
+def to_json(message: Message) -> str:
+    """A message for people to read: bytes as hexadecimal digits, and no character that could steer a terminal."""
+    return json.dumps(loads(encode(message)), indent=2, default=bytes.hex)
+
+
+def _plain(value: object, depth: int) -> Plain:
+    """The value itself, with tuples for arrays, if it has a place in the profile. Subclasses have none: they might mean more."""
+    kind = type(value)
+    if isinstance(value, Private):
+        raise value.refusal("encoded")
+    if kind is int and not MIN_INT <= cast("int", value) <= MAX_INT:
+        raise _NotPlainError("an integer beyond 64 bits")
+    if kind is float and not math.isfinite(cast("float", value)):
+        raise _NotPlainError("a number that is not finite")
+    if kind is str and not _is_unicode(cast("str", value)):
+        raise _NotPlainError("text that is not Unicode")
+    if value is None or kind in (bool, int, float, str, bytes):
+        return cast("Plain", value)
+    if kind not in (list, tuple, dict):
+        raise _NotPlainError(f"a {kind.__name__}")
+    if depth > MAX_DEPTH:
+        raise _NotPlainError(f"more than {MAX_DEPTH} levels")
+    if kind is not dict:
+        return tuple(_plain(item, depth + 1) for item in cast("list[object]", value))
+    items = cast("dict[object, object]", value)
+    if not all(type(key) is str and _is_unicode(key) for key in items):
+        raise _NotPlainError("a key that is not text")
+    return {cast("str", key): _plain(item, depth + 1) for key, item in items.items()}
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

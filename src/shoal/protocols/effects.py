@@ -1,0 +1,150 @@
+"""What a state machine is given, and what it asks to have done: the whole vocabulary between a protocol and its driver.
+
+========================  ===================================================================================
+given to a machine        meaning
+========================  ===================================================================================
+``Started``               the driver runs; given once, and again if a machine went down before it was saved
+``Received``              a message of this protocol and this study
+``Tick``                  a moment asked for by ``WakeAt`` has come
+``Granted``               (peer) the ledger has reserved the cost of a question: draw the answer now
+``Answered``              (peer) the ledger already holds the answer to a question: it is sent again as it is
+``Refused``               (peer) the ledger does not allow the question
+========================  ===================================================================================
+
+========================  ===================================================================================
+asked of the driver       meaning
+========================  ===================================================================================
+``Send``                  send a message that carries nothing private
+``Spend``                 (peer) ask the ledger to reserve the cost of a question, before anything is drawn
+``Release``               (peer) store the drawn answer with its ledger entry, then send it until acknowledged
+``WakeAt``                give a ``Tick`` at this time or soon after
+``Finish``, ``Abort``     the result, or why there is none
+========================  ===================================================================================
+
+A new kind of work, such as a small computation among several peers, is a new effect and a new input. A driver fails on an
+effect that it does not know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from shoal.errors import LocalProtocolError, ShoalError
+from shoal.messages.base import Message
+from shoal.privacy.events import Event
+
+AGGREGATOR = "aggregator"
+"""The name under which every peer knows the other side."""
+
+EVERYONE = "*"
+"""All peers: a message that is published, and is the same for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The driver has started the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message arrived. The sender is a name of the roster, or one made up by the driver where senders are anonymous."""
+
+    sender: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A moment asked for has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The cost of a question is reserved, and no answer to it is stored."""
+
+    question: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer to the question was stored before; this is it, and the driver sends its bytes again."""
+
+    question: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The ledger does not allow the question."""
+
+    question: str
+    error: ShoalError
+
+
+Input = Started | Received | Tick | Granted | Answered | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a message that carries nothing private, until it is acknowledged."""
+
+    to: str
+    message: Message
+
+    def __post_init__(self) -> None:
+        if self.message.spends:
+            raise LocalProtocolError(
+                "PROTO-001",
+                f"A {self.message.type_name} was to be sent without a price.",
+                why="It is a mechanism's output on private data.",
+                fix="Ask with Spend, draw when it is Granted, and return a Release.",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Spend:
+    """Reserve the cost of answering a question. The question's name is unique in the study, and comes from the study."""
+
+    question: str
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Store a drawn answer, then send it to the aggregator until it is acknowledged."""
+
+    question: str
+    message: Message
+
+    def __post_init__(self) -> None:
+        if not self.message.spends:
+            raise LocalProtocolError(
+                "PROTO-001",
+                f"A {self.message.type_name} was to be released, but its class does not say that it spends.",
+                fix="Set spends = True on the message, or Send it if nothing private is in it.",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Give a `Tick` at this time or soon after."""
+
+    when: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The machine's work is done. It may still be given messages, and must bear them."""
+
+    result: object
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """The machine gives up."""
+
+    error: ShoalError
+
+
+Effect = Send | Spend | Release | WakeAt | Finish | Abort

@@ -1,0 +1,1 @@
+"""Whole populations inside one process: a faulty network in virtual time."""

@@ -1,0 +1,31 @@
+"""What all tests share: entropy with a seed of the test's own, and the sum of declared false-positive rates."""
+
+from __future__ import annotations
+
+import os
+import zlib
+
+import pytest
+
+from shoal.entropy import SeededEntropy, SystemEntropy
+from statistical.harness import BUDGET
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "statistical(alpha): false-positive rate of a test of a distribution")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    total = sum(marker.kwargs["alpha"] for item in items for marker in item.iter_markers("statistical"))
+    if total > BUDGET:
+        raise pytest.UsageError(f"the declared false-positive rates add up to {total:.2g}, more than {BUDGET:g}")
+
+
+@pytest.fixture
+def entropy(request: pytest.FixtureRequest) -> SeededEntropy:
+    """A stream of the test's own: fixed, or fresh with SHOAL_FRESH_SEEDS=1. Printed, so that a failure can be repeated."""
+    seed = zlib.crc32(request.node.nodeid.encode())
+    if os.environ.get("SHOAL_FRESH_SEEDS"):
+        seed = SystemEntropy().below(1 << 32)
+    print(f"entropy: SeededEntropy({seed})")
+    return SeededEntropy(seed)

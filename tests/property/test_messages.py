@@ -1,0 +1,121 @@
+"""Every message has one encoding, and no bytes do more harm than a RemoteProtocolError."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, ClassVar
+
+import numpy as np
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from pydantic import Field
+
+from shoal.errors import RemoteProtocolError
+from shoal.messages.base import Array, Message, Record, Registry
+from shoal.messages.codec import MAX_INT, MIN_INT, decode, dumps, encode, loads, to_json
+
+STUDY = bytes(range(32))
+
+
+class Part(Record):
+    name: str
+    share: float
+
+
+class Thing(Message):
+    type_name: ClassVar[str] = "test.thing"
+    number: int
+    flag: bool = False
+    parts: Annotated[tuple[Part, ...], Field(max_length=4)] = ()
+    vector: Array | None = None
+
+
+THINGS = Registry(Thing)
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(MIN_INT, MAX_INT)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+    | st.binary(max_size=40)
+)
+keys = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+plain = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=4).map(tuple) | st.dictionaries(keys, inner, max_size=4), max_leaves=20
+)
+vectors = arrays.arrays(st.sampled_from([np.int8, np.uint16, np.int32, np.uint64]), st.integers(0, 20)).map(Array.of)
+parts = st.builds(Part, name=keys, share=st.floats(allow_nan=False, allow_infinity=False))
+things = st.builds(
+    Thing,
+    study=st.just(STUDY),
+    number=st.integers(MIN_INT, MAX_INT),
+    flag=st.booleans(),
+    parts=st.lists(parts, max_size=4).map(tuple),
+    vector=st.none() | vectors,
+)
+
+
+def survives(data: bytes) -> None:
+    """Either a message with exactly this encoding, or the sender's error."""
+    try:
+        message = decode(data, THINGS, STUDY)
+    except RemoteProtocolError as error:
+        assert str(error).isprintable() or "\n" in str(error)
+    else:
+        assert encode(message) == data
+
+
+@given(plain)
+def test_plain_data_comes_back(value: object) -> None:
+    again = loads(dumps(value))
+    assert again == value
+    assert dumps(again) == dumps(value)
+
+
+@given(things)
+def test_a_message_comes_back_and_can_be_read(message: Thing) -> None:
+    data = encode(message)
+    assert decode(data, THINGS, STUDY) == message
+    assert json.loads(to_json(message))["study"] == STUDY.hex()
+
+
+@settings(max_examples=1000)
+@given(st.binary(max_size=80))
+@example(b"")
+@example(bytes.fromhex("c0f6"))
+@example(bytes.fromhex("9b7fffffffffffffff"))
+@example(bytes.fromhex("d9010280"))
+def test_any_bytes_are_survived(data: bytes) -> None:
+    survives(data)
+    try:
+        value = loads(data)
+    except RemoteProtocolError:
+        return
+    assert dumps(value) == data
+
+
+@settings(max_examples=1000)
+@given(things, st.data())
+def test_damaged_messages_are_survived(message: Thing, data: st.DataObject) -> None:
+    raw = bytearray(encode(message))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(raw) - 1))
+        match data.draw(st.integers(0, 2)):
+            case 0:
+                raw[at] = data.draw(st.integers(0, 255))
+            case 1:
+                raw[at:at] = data.draw(st.binary(min_size=1, max_size=4))
+            case _:
+                del raw[at : at + data.draw(st.integers(1, 4))]
+        if not raw:
+            break
+    survives(bytes(raw))
+
+
+@settings(max_examples=300)
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(("type", "version", "study", "body"), plain)), plain)
+def test_envelopes_of_any_shape_are_survived(envelope: dict[str, object], body: object) -> None:
+    survives(dumps(envelope))
+    survives(dumps({"type": "test.thing", "version": 1, "study": STUDY, "body": body}))

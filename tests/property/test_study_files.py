@@ -1,0 +1,261 @@
+"""Hostile study files and manifests: whatever the bytes, a study, a manifest or a `ShoalError` comes out."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import tomllib
+from contextlib import suppress
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from shoal.errors import ShoalError
+from shoal.messages import codec
+from shoal.study.lines import Lines
+from shoal.study.load import StudyError, load, parse
+from shoal.study.manifest import Manifest, Member
+from shoal.study.plan import make_plan
+from shoal.study.spec import Study
+from shoal.study.templates import PROTOCOLS, study_text
+
+EXAMPLES = int(os.environ.get("SHOAL_FUZZ_EXAMPLES", "400"))
+hostile = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+
+TEXTS = [study_text(protocol) for protocol in PROTOCOLS]
+SNIPPETS = st.sampled_from(
+    ['"', "'", '"""', "'''", "[", "]", "[[", "{", "}", "=", ".", ",", "#", "\n", "\r", "\0", "\x1b[2J", "\u202e", "\ufeff", "\ud7ff"]
+    + ["true", "nan", "-inf", "1e999", "-0.0", "9" * 30, "9" * 5000, "0x" + "f" * 40, "2031-01-31", "2031-99-99", "12:00:00"]
+    + ["[privacy]\n", "[[feature]]\n", "[feature]\n", 'trust = "shuffled"\n', 'variant = "paper"\n', "unit = 'weight'\n", "delta = 1e-6\n"]
+    + ["honest_share = 0.5\n", "[anonml]\nn_partitions = 2\nn_subsets = 1\nsubset_size = 1\n", "epsilon = 64\n", "epsilon = 1e-9\n"]
+    + ["n_updates = 9\n", "a." * 30, "[" * 200, "{a=" * 50, 'protocol = "sdq"\n', "minimum = 0\n", "size = 1\n", "max_colluders = 9\n"]
+)
+
+
+def survives(text: str) -> None:
+    """Everything a participant does with a study file, up to the label."""
+    try:
+        study = parse(text)
+    except ShoalError as error:
+        str(error)
+        return
+    with suppress(ShoalError):
+        plan = make_plan(study)
+        str(plan.statement())
+        plan.to_dict()
+    manifest = Manifest(study)
+    assert Manifest.from_bytes(manifest.to_bytes()).digest == manifest.digest
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> str:
+    text = draw(st.sampled_from(TEXTS))
+    for _ in range(draw(st.integers(1, 6))):
+        start = draw(st.integers(0, len(text)))
+        end = min(len(text), start + draw(st.sampled_from([0, 0, 1, 2, 5, 20, 100])))
+        kind = draw(st.integers(0, 3))
+        if kind == 0:
+            text = text[:start] + text[end:]
+        elif kind == 1:
+            text = text[:start] + draw(SNIPPETS) + text[end:]
+        elif kind == 2:
+            text = text[:start] + text[start:end] * 2 + text[end:]
+        else:
+            lines = text.split("\n")
+            lines.insert(draw(st.integers(0, len(lines) - 1)), draw(SNIPPETS))
+            text = "\n".join(lines)
+    return text
+
+
+@hostile
+@given(mutated())
+def test_mutated_studies(text: str) -> None:
+    survives(text)
+
+
+@hostile
+@given(st.text(max_size=300) | st.lists(SNIPPETS, max_size=12).map("".join))
+def test_rubbish_as_text(text: str) -> None:
+    survives(text)
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("studies") / "study.toml"
+
+
+@hostile
+@given(data=st.binary(max_size=400) | mutated().map(lambda text: text.encode("utf-8", "surrogatepass")[:-3] + b"\xff"))
+def test_rubbish_as_bytes(data: bytes, scratch: Path) -> None:
+    scratch.write_bytes(data)
+    with suppress(ShoalError):
+        load(scratch)
+
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**30), 10**30)
+    | st.floats()
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+    | st.sampled_from([datetime(2031, 1, 1, tzinfo=UTC), datetime(2031, 1, 1), date(2031, 1, 1), 0, 1, 2, 1.0, "", "yes", "age", "weight"])
+)
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3), max_leaves=6)
+KEYS = st.sampled_from(["epsilon", "delta", "unit", "name", "range", "bins", "values", "groups", "missing", "trust", "variant", "zzz", "a b", ""])
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every container of a document with a key or a position in it."""
+    steps = list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
+    return [(value, key) for key, _ in steps] + [place for _, inner in steps for place in places(inner)]
+
+
+@st.composite
+def wrong_documents(draw: st.DrawFn) -> dict[str, Any]:
+    document: dict[str, Any] = copy.deepcopy(tomllib.loads(draw(st.sampled_from(TEXTS))))
+    for _ in range(draw(st.integers(1, 3))):
+        container, key = draw(st.sampled_from(places(document)))
+        if key not in container and not isinstance(container, list):
+            continue
+        if draw(st.integers(0, 4)) == 0 and isinstance(container, dict):
+            del container[key]
+        elif draw(st.booleans()) and isinstance(container, dict):
+            container[draw(KEYS)] = draw(VALUES)
+        elif isinstance(container, dict) or key < len(container):
+            container[key] = draw(VALUES)
+    return document
+
+
+def toml(value: Any) -> str:
+    """An inline TOML value."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {toml(inner)}" for key, inner in value.items() if inner is not None) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(toml(inner) for inner in value if inner is not None) + "]"
+    if isinstance(value, (datetime, date)):
+        return value.isoformat()
+    if isinstance(value, str):
+        return json.dumps(value).replace("\x7f", "\\u007f")
+    return str(value).lower()
+
+
+def write(document: dict[str, Any]) -> str:
+    """A document as TOML, its lists of tables and tables as sections where they can be."""
+    plain, sections = [], []
+    for key, value in document.items():
+        name = json.dumps(key)
+        if isinstance(value, dict):
+            sections.append(f"[{name}]\n" + "".join(f"{json.dumps(k)} = {toml(v)}\n" for k, v in value.items() if v is not None))
+        elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+            for item in value:
+                sections.append(f"[[{name}]]\n" + "".join(f"{json.dumps(k)} = {toml(v)}\n" for k, v in item.items() if v is not None))
+        elif value is not None:
+            plain.append(f"{name} = {toml(value)}\n")
+    return "".join(plain + sections)
+
+
+
+
+@hostile
+@given(wrong_documents())
+def test_values_of_the_wrong_kind(document: dict[str, Any]) -> None:
+    text = write(document)
+    survives(text)
+    try:
+        parsed = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return
+    assert set(Lines(text).paths()) == every_path(parsed)
+
+
+def every_path(value: Any, path: tuple[str | int, ...] = ()) -> set[tuple[str | int, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return {step for key, inner in items for step in ({(*path, key)} | every_path(inner, (*path, key)))}
+
+
+@hostile
+@given(mutated())
+def test_lines_agree_with_the_parser(text: str) -> None:
+    try:
+        parsed = tomllib.loads(text)
+    except (ValueError, RecursionError):
+        return
+    assert set(Lines(text).paths()) == every_path(parsed)
+
+
+@settings(hostile, max_examples=max(50, EXAMPLES // 6))
+@given(st.sampled_from(TEXTS), st.randoms(use_true_random=False))
+def test_the_digest_does_not_depend_on_the_order_of_keys(text: str, random: Any) -> None:
+    def shuffled(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return [shuffled(item) for item in value] if isinstance(value, list) else value
+        keys = list(value)
+        random.shuffle(keys)
+        return {key: shuffled(value[key]) for key in keys}
+
+    other = parse(write(shuffled(tomllib.loads(text))))
+    assert Manifest(other).digest == Manifest(parse(text)).digest
+
+
+BYTES = [Manifest(parse(text)).to_bytes() for text in TEXTS]
+
+
+@hostile
+@given(st.sampled_from(BYTES), st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4), st.integers(0, 40))
+def test_mutated_manifests(data: bytes, changes: list[tuple[int, int]], cut: int) -> None:
+    changed = bytearray(data)
+    for place, value in changes:
+        changed[place % len(changed)] = value
+    changed = changed[: len(changed) - cut] if cut < 20 else changed
+    try:
+        manifest = Manifest.from_bytes(bytes(changed))
+    except ShoalError as error:
+        str(error)
+        return
+    assert manifest.to_bytes() == changed
+
+
+@hostile
+@given(st.sampled_from(BYTES), st.data())
+def test_manifests_with_values_of_the_wrong_kind(data: bytes, draw: st.DataObject) -> None:
+    def lists(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: lists(inner) for key, inner in value.items()}
+        return [lists(inner) for inner in value] if isinstance(value, tuple) else value
+
+    content: Any = lists(codec.loads(data))
+    container, key = draw.draw(st.sampled_from(places(content)))
+    container[key] = draw.draw(VALUES.filter(lambda value: not isinstance(value, (datetime, date))))
+    with suppress(ShoalError):
+        Manifest.from_bytes(codec.dumps(content))
+
+
+@hostile
+@given(st.binary(max_size=200))
+@example(b"")
+def test_rubbish_is_no_manifest(data: bytes) -> None:
+    with pytest.raises(ShoalError):
+        Manifest.from_bytes(data)
+
+
+@hostile
+@given(st.text(max_size=20) | st.none(), st.binary(min_size=31, max_size=33), st.text(max_size=40))
+def test_strange_members_and_addresses(name: Any, key: bytes, relay: str) -> None:
+    with suppress(ShoalError):
+        Member(name, key)
+    with suppress(ShoalError):
+        Manifest(parse(TEXTS[0]), relay=relay)
+    with suppress(ShoalError):
+        Manifest(parse(TEXTS[0]), relay="https://" + relay)
+
+
+def test_the_first_problem_and_the_list_agree() -> None:
+    with pytest.raises(StudyError) as error:
+        parse("")
+    assert len(error.value.problems) == 8 and error.value.problems[0] == f"{error.value.code}  {error.value.what}"
+    assert Study.model_fields.keys() >= {"title", "feature"}

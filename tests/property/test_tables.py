@@ -1,0 +1,135 @@
+"""Hostile tables: whatever a file holds, columns or a `ShoalError` come out, and so it goes on with a schema."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import sqlite3
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from shoal import tables
+from shoal.domain import Categorical, Numeric, Schema, SchemaInferredWarning
+from shoal.errors import ShoalError
+from shoal.study.infer import study_like
+from shoal.study.load import parse
+
+EXAMPLES = int(os.environ.get("SHOAL_FUZZ_EXAMPLES", "400"))
+hostile = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+
+SCHEMA = Schema([Numeric("a", 0, 10, bins=[5]), Categorical("b", ["x", "y"])], label=Categorical("c", ["no", "yes"]))
+CELLS = st.sampled_from(
+    ["a", "b", "c", "x", "y", "no", "yes", "1", "9.5", "-3", "nan", "inf", "1_0", "1e999", "", " ", '"', '""', "'", "é", "\ufeff", "\0", "\x1b"]
+    + ["١", "0x10", "x" * 300, "\ud7ff", "\u2028", "\r", "\n", ",", ";", '"a,b"', '"a\nb"', "True", "1" * 400]
+)
+CSVS = st.lists(st.lists(CELLS, max_size=5).map(",".join), max_size=8).map("\n".join)
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables")
+
+
+def survives(source: Path | str) -> None:
+    """Everything a participant does with a table."""
+    try:
+        columns = tables.read(source)
+    except ShoalError as error:
+        str(error)
+        return
+    lengths = {len(column) for column in columns.values()}
+    assert lengths == {tables.n_rows(columns)} and all(name for name in columns)
+    uses(columns)
+
+
+def uses(columns: Any) -> None:
+    for outside in ("error", "clip"):
+        with suppress(ShoalError):
+            SCHEMA.encode(columns, outside)  # type: ignore[arg-type]
+    with suppress(ShoalError):
+        SCHEMA.encode_label(columns)
+    with suppress(ShoalError):
+        tables.limit_rows(columns, next(iter(columns)), 1)
+    with suppress(ShoalError), warnings.catch_warnings():
+        warnings.simplefilter("ignore", SchemaInferredWarning)
+        inferred = Schema.infer(columns)
+        inferred.encode(columns)
+    for protocol in ("anonml", "pfds"):
+        with suppress(ShoalError):
+            parse(study_like(columns, protocol)[0])
+
+
+@hostile
+@given(CSVS | st.text(max_size=120) | CSVS.map(lambda text: "a,b,c\n1,x,no\n" + text))
+def test_rubbish_csv(scratch: Path, text: str) -> None:
+    (scratch / "t.csv").write_bytes(text.encode("utf-8", "surrogatepass"))
+    survives(scratch / "t.csv")
+
+
+@hostile
+@given(st.binary(max_size=200), st.sampled_from([".csv", ".csv.gz", ".parquet", ".db", ".sqlite", ".xlsx", ""]))
+def test_rubbish_bytes(scratch: Path, data: bytes, suffix: str) -> None:
+    (scratch / f"t{suffix}").write_bytes(data)
+    survives(scratch / f"t{suffix}")
+
+
+def whole_files() -> dict[str, bytes]:
+    csv = b"a,b,c\n" + b"1,x,no\n7.5,y,yes\n,,no\n" * 20
+    sink = io.BytesIO()
+    parquet.write_table(pa.table({"a": [1.0, None, 3.0], "b": ["x", "y", None], "c": [[1], [2, 3], None]}), sink)
+    path = "file:made?mode=memory&cache=shared"
+    database = sqlite3.connect(path, uri=True)
+    database.execute("CREATE TABLE t (a REAL, b TEXT, c BLOB)")
+    database.executemany("INSERT INTO t VALUES (?, ?, ?)", [(1.5, "x", b"\xff"), (None, "y", "no")] * 30)
+    database.commit()
+    image = database.serialize()
+    database.close()
+    return {".csv": csv, ".csv.gz": gzip.compress(csv, mtime=0), ".parquet": sink.getvalue(), ".db": image}
+
+
+WHOLE = whole_files()
+
+
+@pytest.mark.parametrize("suffix", WHOLE)
+@hostile
+@given(changes=st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 255)), max_size=6), cut=st.integers(0, 60))
+def test_mutated_files(scratch: Path, suffix: str, changes: list[tuple[int, int]], cut: int) -> None:
+    data = bytearray(WHOLE[suffix])
+    for place, value in changes:
+        data[place % len(data)] = value
+    (scratch / f"m{suffix}").write_bytes(data[: len(data) - cut] if cut < 30 else data)
+    survives(scratch / f"m{suffix}")
+
+
+@pytest.mark.parametrize("suffix", WHOLE)
+def test_the_files_are_whole_before_they_are_mutated(scratch: Path, suffix: str) -> None:
+    (scratch / f"w{suffix}").write_bytes(WHOLE[suffix])
+    assert list(tables.read(scratch / f"w{suffix}")) == ["a", "b", "c"]
+
+
+@hostile
+@given(st.text(max_size=30))
+def test_strange_names(scratch: Path, name: str) -> None:
+    survives(name)
+    survives(f"{scratch}/m.db#{name}")
+
+
+THINGS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=3) | st.lists(st.integers(), max_size=2)
+
+
+@hostile
+@given(st.lists(st.tuples(THINGS, THINGS, THINGS), max_size=6))
+def test_any_python_values_as_cells(rows: list[tuple[Any, Any, Any]]) -> None:
+    columns = {name: [row[i] for row in rows] for i, name in enumerate("abc")}
+    with suppress(ShoalError):
+        uses(tables.from_frame({name: np.fromiter(cells, object, len(cells)) for name, cells in columns.items()}))

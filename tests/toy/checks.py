@@ -1,0 +1,59 @@
+"""What must hold after any run of the toy protocol, on any driver, whatever went wrong on the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from shoal.messages.codec import decode
+from shoal.privacy.ledger import SPENT
+from shoal.privacy.records import State
+from shoal.protocols.base import AGGREGATOR, MemoryLedger, Outcome
+from toy.protocol import Answer, Study, ToyAggregator
+
+
+def answers_sent(study: Study, outcome: Outcome) -> dict[tuple[str, int], set[bytes]]:
+    """Every answer that left: peer and round -> the different bytes that left for it."""
+    left: dict[tuple[str, int], set[bytes]] = {}
+    for sent in outcome.sent:
+        message = decode(sent.payload, ToyAggregator.messages, study.digest)
+        if isinstance(message, Answer):
+            left.setdefault((sent.sender, message.round), set()).add(sent.payload)
+    return left
+
+
+def check(study: Study, outcome: Outcome, ledgers: Mapping[str, MemoryLedger]) -> None:
+    """Raise AssertionError unless the run kept every promise."""
+    left = answers_sent(study, outcome)
+    state = outcome.states[AGGREGATOR]
+    taken = [(sender, answer.round) for sender, answer in (*state.counted, *state.late)]
+
+    assert not outcome.rejected, "honest machines reject nothing of each other"
+    assert not outcome.aborted
+    assert all(len(payloads) == 1 for payloads in left.values()), "a retry sends the same bytes"
+    assert len(taken) == len(set(taken)), "an answer is taken once"
+    assert set(taken) <= set(left), "what is taken was sent"
+    for name, ledger in ledgers.items():
+        states = {int(question.removeprefix("round-")): entry.state for (_, question), entry in ledger.entries.items()}
+        mine = {number for sender, number in left if sender == name}
+        assert mine <= {number for number, at in states.items() if at in SPENT}, "what left is spent"
+        assert {number for number, at in states.items() if at is State.SENT} <= {n for s, n in taken if s == name}, (
+            "what is acknowledged is not lost"
+        )
+        # A peer that goes down right before its first byte leaves has spent it all the same: more, never less.
+        assert math.isclose(ledger.spent, sum(at in SPENT for at in states.values()) * study.mechanism.event().epsilon)
+    ones = [sum(answer.report[0] for _, answer in state.counted if answer.round == number) for number in study.questions.values()]
+    assert outcome.results[AGGREGATOR] == tuple(ones), "the result is the sum of what was counted"
+
+
+def check_complete(study: Study, outcome: Outcome, ledgers: Mapping[str, MemoryLedger]) -> None:
+    """Also that everything arrived: no peer is gone for good, so every answer was acknowledged in the end, and spent exactly what left."""
+    check(study, outcome, ledgers)
+    left = answers_sent(study, outcome)
+    for name, ledger in ledgers.items():
+        assert all(entry.state is State.SENT for entry in ledger.entries.values())
+        spent = math.fsum(study.mechanism.event().epsilon for sender, _ in left if sender == name)
+        assert ledger.spent == spent, "the ledger's total is exactly what left"
+        assert outcome.results[name] == study.n_rounds
+    state = outcome.states[AGGREGATOR]
+    assert len(state.counted) + len(state.late) == study.n_rounds * study.n_peers

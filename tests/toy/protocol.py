@@ -1,0 +1,153 @@
+"""A toy protocol for tests of the contract: a show of hands by random response, in two rounds.
+
+The aggregator asks everyone, counts each peer's answer once, and closes a round when all have answered or its time is up.
+An answer that comes after its round is kept apart as late. A peer answers each round of the study once, and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+from shoal.entropy import Entropy
+from shoal.errors import MechanismError, RemoteProtocolError
+from shoal.mechanisms.response import RandomResponse
+from shoal.messages.base import Message, Registry
+from shoal.privacy.events import Event
+from shoal.privacy.private import Private
+from shoal.protocols.base import EVERYONE, Aggregator, Effects, Finish, Peer, PeerState, Send, WakeAt
+from shoal.protocols.base import START as START
+
+
+class Ask(Message):
+    type_name: ClassVar[str] = "toy.ask"
+    round: int
+
+
+class Answer(Message):
+    type_name: ClassVar[str] = "toy.answer"
+    spends: ClassVar[bool] = True
+    round: int
+    report: bytes
+
+
+@dataclass(frozen=True)
+class Study:
+    """What all parties agree on."""
+
+    digest: bytes = bytes(range(32))
+    epsilon: float = 0.5
+    n_rounds: int = 2
+    n_peers: int = 4
+    patience: timedelta = timedelta(seconds=10)
+
+    @property
+    def mechanism(self) -> RandomResponse:
+        return RandomResponse(self.epsilon, 2)
+
+    @property
+    def questions(self) -> dict[str, int]:
+        return {f"round-{number}": number for number in range(1, self.n_rounds + 1)}
+
+
+class ToyPeer(Peer[PeerState]):
+    """Holds one bit."""
+
+    messages = Registry(Ask, Answer)
+
+    def __init__(self, study: Study, value: int) -> None:
+        self.params = study
+        self.study = study.digest
+        self.value = Private(value)
+
+    def initial(self) -> PeerState:
+        return PeerState()
+
+    def price(self, question: str) -> Event:
+        if question not in self.params.questions:
+            raise RemoteProtocolError("PROTO-002", f"The study does not ask {question}.")
+        return self.params.mechanism.event()
+
+    def answer(self, state: PeerState, question: str, entropy: Entropy) -> Message:
+        mechanism = self.params.mechanism
+        report = mechanism.encode(mechanism.report(self.value.reveal(), entropy))
+        # The ticket-like padding makes two draws differ almost surely, so that a redraw shows even where the bit is the same.
+        return Answer(study=self.study, round=self.params.questions[question], report=report + entropy.bytes(8))
+
+    def received(self, state: PeerState, message: Message, now: datetime, entropy: Entropy) -> tuple[PeerState, Effects]:
+        if not isinstance(message, Ask):
+            raise RemoteProtocolError("PROTO-003", "An aggregator does not answer.")
+        return self.ask(state, f"round-{message.round}")
+
+    def released(self, state: PeerState, question: str, message: Message) -> tuple[PeerState, Effects]:
+        return state, (Finish(len(state.answered)),) if len(state.answered) == self.params.n_rounds else ()
+
+
+@dataclass(frozen=True)
+class Counting:
+    """The aggregator's state: the round that is open (0 before the first, one more than there are after the last) and what came in."""
+
+    round: int = 0
+    deadline: datetime = START
+    counted: tuple[tuple[str, Answer], ...] = ()
+    late: tuple[tuple[str, Answer], ...] = ()
+
+
+class ToyAggregator(Aggregator[Counting]):
+    """Asks and counts."""
+
+    messages = Registry(Ask, Answer)
+
+    def __init__(self, study: Study) -> None:
+        self.params = study
+        self.study = study.digest
+
+    def initial(self) -> Counting:
+        return Counting()
+
+    def started(self, state: Counting, now: datetime, entropy: Entropy) -> tuple[Counting, Effects]:
+        return self._next(state, now)
+
+    def received(self, state: Counting, sender: str, message: Message, now: datetime, entropy: Entropy) -> tuple[Counting, Effects]:
+        if not isinstance(message, Answer) or not 1 <= message.round <= min(state.round, self.params.n_rounds):
+            raise RemoteProtocolError("PROTO-003", f"{sender} answers what was not asked.")
+        try:
+            self.params.mechanism.decode(message.report[:-8])
+        except MechanismError as error:
+            raise RemoteProtocolError("MSG-005", error.what) from None
+        if self.is_known(state, sender, message):
+            return state, ()
+        if message.round < state.round:
+            return replace(state, late=(*state.late, (sender, message))), ()
+        state = replace(state, counted=(*state.counted, (sender, message)))
+        is_full = sum(answer.round == state.round for _, answer in state.counted) == self.params.n_peers
+        return self._next(state, now) if is_full else (state, ())
+
+    def is_known(self, state: Counting, sender: str, message: Answer) -> bool:
+        for known, answer in (*state.counted, *state.late):
+            if (known, answer.round) == (sender, message.round):
+                if answer != message:
+                    raise RemoteProtocolError("PROTO-003", f"{sender} gives two answers to round {message.round}.")
+                return True
+        return False
+
+    def ticked(self, state: Counting, now: datetime, entropy: Entropy) -> tuple[Counting, Effects]:
+        is_over = 1 <= state.round <= self.params.n_rounds and now >= state.deadline
+        return self._next(state, now) if is_over else (state, ())
+
+    def _next(self, state: Counting, now: datetime) -> tuple[Counting, Effects]:
+        state = replace(state, round=state.round + 1, deadline=now + self.params.patience)
+        if state.round > self.params.n_rounds:
+            return state, (Finish(self.tally(state)),)
+        return state, (Send(EVERYONE, Ask(study=self.study, round=state.round)), WakeAt(state.deadline))
+
+    def tally(self, state: Counting) -> tuple[int, ...]:
+        """Ones in each round."""
+        ones = [(answer.round, answer.report[0]) for _, answer in state.counted]
+        return tuple(sum(bit for number, bit in ones if number == this) for this in self.params.questions.values())
+
+
+def make(study: Study) -> tuple[ToyAggregator, dict[str, ToyPeer]]:
+    """Everyone, honest; every other peer holds a one."""
+    return ToyAggregator(study), {f"peer-{i}": ToyPeer(study, i % 2) for i in range(study.n_peers)}

@@ -1,0 +1,94 @@
+"""`shoal check`: validate, price, print the label, and hold data against the schema without repeating a value."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shoal.cli.check import check
+from shoal.cli.main import run
+from shoal.errors import ShoalError
+from shoal.study.load import load
+from shoal.study.manifest import Manifest
+from shoal.study.templates import PROTOCOLS, study_text
+
+
+def write(tmp_path: Path, protocol: str = "anonml", *edits: tuple[str, str]) -> Path:
+    text = study_text(protocol)
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new, 1)
+    path = tmp_path / "study.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_prints_digest_prices_and_label(protocol: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, protocol)
+    check(path)
+    printed = capsys.readouterr().out
+    assert f"ok   digest {Manifest(load(path)).short}" in printed
+    assert "release   " in printed and "total     epsilon" in printed and "PRIVACY LABEL" in printed and "next      shoal check" in printed
+
+
+def test_json_holds_the_plan_and_the_label(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path)
+    check(path, json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["digest"] == Manifest(load(path)).digest.hex() and told["plan"]["total"]["epsilon"] == 2.0
+    assert told["label"]["unit"] == "person" and "data" not in told
+
+
+def test_shows_what_a_crowd_adds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edits = (('trust = "local"', 'trust = "shuffled"'), ("epsilon = 2.0", "delta = 1e-6\nepsilon = 2.0"), ("size =", "honest_share = 0.9\nsize ="))
+    check(write(tmp_path, "anonml", *edits))
+    printed = capsys.readouterr().out
+    assert "crowd     epsilon 0.39" in printed and "In a crowd" in printed
+
+
+def test_counts_the_rows_that_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "rows.csv"
+    data.write_text("patient,age,ward,nights,lives_alone,readmitted\n" + "p,30,surgery,2,no,yes\n" * 5)
+    check(write(tmp_path, "sdq"), data=str(data))
+    assert "rows.csv: 2 rows fit the study, 3 more are left out by the limit per person" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("row", "code"),
+    [
+        ("7771,50,3,DE,yes", "DATA-002"),
+        ("x7771,50,3,DE,yes", "DATA-004"),
+        (",50,3,DE,yes", "DATA-005"),
+        ("10,50,3,X7771,yes", "DATA-003"),
+        ("10,50,3,DE,x7771", "DATA-003"),
+        ("10,50,3,DE,", "DATA-005"),
+        ("10,50,3,DE", "DATA-007"),
+    ],
+)
+def test_data_that_does_not_fit_is_refused_without_its_value(row: str, code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "rows.csv"
+    data.write_text(f"hours_watched,homework_mean,forum_posts,country,passed\n10,50,3,DE,no\n{row}\n")
+    for option in ("data", "like"):
+        with pytest.raises(ShoalError) as error:
+            check(write(tmp_path), **{option: str(data)})  # type: ignore[arg-type]
+        assert error.value.code == code and "7771" not in str(error.value)
+    assert capsys.readouterr().out == ""
+
+
+def test_what_cannot_be_priced_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "ddml", ("[ddml]", '[queries]\nfeatures = ["hour"]\nn_queries = 1\nepsilon_release = 1.0\n[ddml]'))
+    assert run(["check", str(path)]) == 3
+    assert "PLAN-001" in capsys.readouterr().err
+
+
+def test_exit_codes_and_json_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "anonml", ("epsilon = 2.0", 'epsilon = "2"'))
+    assert run(["check", str(path), "--json"]) == 3
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["code"] == "SPEC-012" and error["fix"] == "epsilon = 2.0"
+    assert run(["check", str(tmp_path / "none.toml")]) == 3
+    assert run(["check", str(write(tmp_path)), "--data", str(tmp_path / "none.csv")]) == 3
+    assert run(["check", str(write(tmp_path))]) == 0

@@ -1,0 +1,63 @@
+"""The command line: help, exit codes, errors in sentences, late imports."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shoal import __version__
+from shoal.cli.main import COMMANDS, run
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "--help"]) == 0
+    assert f"shoal {command}" in capsys.readouterr().out
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    printed = capsys.readouterr().out
+    assert all(command in printed for command in COMMANDS)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == __version__
+
+
+@pytest.mark.parametrize("arguments", [["swim"], ["hello", "--loudly"], ["check"], ["audit", "mechanism"], ["ledger", "limit", "--epsilon", "many"]])
+def test_a_wrong_command_line_gets_a_sentence(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("USAGE-001  ")
+    assert "Traceback" not in printed.err
+    assert printed.out == ""
+
+
+def test_errors_are_objects_for_programs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(["check", str(tmp_path / "none.toml"), "--json"]) == 3
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["error"]["code"].startswith("SPEC-")
+    assert printed.err == ""
+
+
+def test_import_and_help_stay_light() -> None:
+    script = "import sys; from shoal.cli.main import run; run(['--help']); print(*sorted(sys.modules), file=sys.stderr)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stderr.split()
+    assert not {"scipy", "sklearn", "pandas", "polars", "matplotlib", "pyarrow", "numpy"} & set(loaded)
+
+
+def test_module_and_command_are_the_same() -> None:
+    done = subprocess.run([sys.executable, "-m", "shoal", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, __version__)
+
+
+def test_a_closed_pipe_ends_it_quietly() -> None:
+    command = f"{sys.executable} -m shoal --help | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert "Traceback" not in done.stderr

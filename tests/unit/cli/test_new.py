@@ -1,0 +1,127 @@
+"""`shoal new`: what it writes passes `shoal check`, and what it cannot write leaves nothing behind."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from shoal.cli import new as command
+from shoal.cli.check import check
+from shoal.cli.new import new
+from shoal.errors import ShoalError
+from shoal.study.load import load
+from shoal.study.templates import PROTOCOLS
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_is_written_passes_the_check(protocol: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = tmp_path / "study"
+    new(home, protocol=protocol)  # type: ignore[arg-type]
+    assert sorted(str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()) == ["README.md", "data/example.csv", "study.toml"]
+    assert "shoal check study.toml --data data/example.csv" in capsys.readouterr().out
+    check(home / "study.toml", data=str(home / "data/example.csv"), like=str(home / "data/example.csv"), json=True)
+    checked = json.loads(capsys.readouterr().out)
+    assert checked["data"] == checked["like"] and checked["data"]["rows"] + checked["data"]["left_out"] == 600
+    assert list(tmp_path.iterdir()) == [home]
+
+
+def test_examples_are_the_same_every_time_and_have_something_to_learn(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        new(tmp_path / name, protocol="anonml", json=True)
+    first, second = ((tmp_path / name / "data/example.csv").read_text() for name in ("a", "b"))
+    assert first == second
+    rows = list(csv.DictReader(first.splitlines()))
+    hours = {answer: [float(row["hours_watched"]) for row in rows if row["passed"] == answer] for answer in ("no", "yes")}
+    assert sum(hours["yes"]) / len(hours["yes"]) > 1.2 * sum(hours["no"]) / len(hours["no"])
+    assert any(row["homework_mean"] == "" for row in rows) and all(row["hours_watched"] for row in rows)
+
+
+def test_json_lists_what_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new(tmp_path / "s", protocol="sdq", json=True)
+    written = json.loads(capsys.readouterr().out)
+    assert written["files"] == ["study.toml", "data/example.csv", "README.md"] and written["warnings"] == []
+
+
+def test_an_empty_directory_may_be_filled(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    new(tmp_path / "s", protocol="ddml")
+    assert (tmp_path / "s/study.toml").exists()
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/notes.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for target in (tmp_path / "full", tmp_path / "file", tmp_path / "link", tmp_path / "none/below", Path("/"), tmp_path / "a\0b"):
+        with pytest.raises(ShoalError) as error:
+            new(target, protocol="anonml")
+        assert error.value.code == "NEW-001"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "full", "link"]
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["notes.txt"]
+
+
+def test_a_failure_half_way_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_disk(self: Path, *_: object) -> None:
+        if self.name == "README.md":
+            raise OSError(28, "No space left on device")
+        self.touch()
+
+    monkeypatch.setattr(Path, "write_text", full_disk)
+    with pytest.raises(ShoalError) as error:
+        new(tmp_path / "s", protocol="anonml")
+    assert error.value.code == "NEW-001" and "No space left" in error.value.what
+    assert list(tmp_path.iterdir()) == []
+
+
+class TestFrom:
+    ROWS = "id,age,city,note,passed\n" + "".join(f"k{i},{20 + i % 40},{'Rome' if i % 3 else 'Oslo'},{i * 0.37},{'yes' if i % 2 else 'no'}\n" for i in range(200))
+
+    def write(self, tmp_path: Path, text: str) -> str:
+        (tmp_path / "rows.csv").write_text(text)
+        return str(tmp_path / "rows.csv")
+
+    @pytest.mark.parametrize("protocol", PROTOCOLS)
+    def test_takes_columns_from_a_table_and_warns_loudly(self, protocol: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        new(tmp_path / "s", protocol=protocol, from_=self.write(tmp_path, self.ROWS))  # type: ignore[arg-type]
+        printed = capsys.readouterr().out
+        assert "WARNING   Ranges and values were read from the data" in printed and "identifiers: id." in printed
+        text = (tmp_path / "s/study.toml").read_text()
+        assert "READ FROM THE DATA" in text and "range = [20.0, 59.0]    # READ FROM THE DATA" in text
+        study = load(tmp_path / "s/study.toml")
+        assert study.schema().names == ("age", "city", "note") and study.label.values == ("no", "yes") and study.data is None
+        check(tmp_path / "s/study.toml", data=self.write(tmp_path, self.ROWS))
+        check(tmp_path / "s/study.toml", data=str(tmp_path / "s/data/example.csv"))
+        example = (tmp_path / "s/data/example.csv").read_text().splitlines()
+        real = {line.partition(",")[2] for line in self.ROWS.splitlines()[1:]}
+        assert len(real & set(example)) == 0
+
+    def test_a_number_may_be_the_label_where_the_protocol_can(self, tmp_path: Path) -> None:
+        source = self.write(tmp_path, "age,price\n" + "".join(f"{i},{i * 1.5}\n" for i in range(50)))
+        new(tmp_path / "s", protocol="pfds", from_=source)
+        assert load(tmp_path / "s/study.toml").label.range == (0.0, 73.5)
+        with pytest.raises(ShoalError) as error:
+            new(tmp_path / "t", protocol="anonml", from_=source)
+        assert error.value.code == "DATA-007" and not (tmp_path / "t").exists()
+
+    @pytest.mark.parametrize(
+        "text",
+        ["a\n1\n", "id,y\n" + "".join(f"k{i},{i % 2}\n" for i in range(200)), "a,y\n1,x\n2,x\n", "a,y\n1,\x1b\n2,x\n", "a\x1b,y\n1,x\n2,z\n", ""],
+    )
+    def test_refuses_tables_that_make_no_study(self, text: str, tmp_path: Path) -> None:
+        with pytest.raises(ShoalError):
+            new(tmp_path / "s", protocol="anonml", from_=self.write(tmp_path, text))
+        assert not (tmp_path / "s").exists()
+
+
+def test_the_command_is_known_to_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from shoal.cli.main import run
+
+    assert run(["new", str(tmp_path / "s"), "--protocol", "anonml"]) == 0
+    assert run(["new", str(tmp_path / "s"), "--protocol", "anonml"]) == 2
+    assert run(["new", str(tmp_path / "t"), "--protocol", "nope"]) == 2
+    assert "NEW-001" in capsys.readouterr().err
+    assert command.EXAMPLE_ROWS == 600

@@ -1,0 +1,53 @@
+"""What a mechanism accepts."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from shoal.errors import MechanismError
+from shoal.mechanisms.base import check_delta, check_epsilon, check_integers
+
+
+@pytest.mark.parametrize("epsilon", [1e-9, 0.1, 1, np.float64(0.5), np.float32(0.5), 64.0])
+def test_an_epsilon_is_taken_exactly(epsilon: float) -> None:
+    assert check_epsilon(epsilon) == Fraction(float(epsilon))
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, 9e-10, 64.1, math.inf, math.nan])
+def test_refuses_an_epsilon_that_nobody_can_use(epsilon: float) -> None:
+    with pytest.raises(MechanismError) as caught:
+        check_epsilon(epsilon)
+    assert caught.value.code == "MECH-001"
+    assert str(epsilon) in str(caught.value)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-9, math.nan])
+def test_refuses_a_delta_that_promises_nothing_or_cannot_be_kept(delta: float) -> None:
+    with pytest.raises(MechanismError, match="MECH-001"):
+        check_delta(delta)
+
+
+def test_a_delta_is_kept() -> None:
+    assert check_delta(1e-6) == 1e-6
+
+
+def test_integers_of_any_width_become_64_bits() -> None:
+    for dtype in (np.int8, np.uint32, np.int64):
+        checked = check_integers(np.array([1, 2, 3], dtype))
+        assert checked.dtype == np.int64
+        assert checked.tolist() == [1, 2, 3]
+    assert check_integers(np.array([], np.int64)).size == 0
+
+
+@pytest.mark.parametrize(
+    "values",
+    [np.array([0.5]), np.array([1.0]), np.array([True]), np.array([2**53]), np.array([-(2**63)]), np.array([2**64 - 1], np.uint64)],
+)
+def test_refuses_what_integer_noise_cannot_hide(values: np.ndarray) -> None:
+    with pytest.raises(MechanismError) as caught:
+        check_integers(values)
+    assert caught.value.code == "MECH-002"

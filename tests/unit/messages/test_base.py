@@ -1,0 +1,97 @@
+"""Messages take exactly what they declare."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import pytest
+from pydantic import Field, ValidationError
+
+from shoal.errors import LocalProtocolError, RemoteProtocolError
+from shoal.messages.base import Array, Message, Registry
+from shoal.privacy.private import Private
+
+STUDY = bytes(32)
+
+
+class Note(Message):
+    type_name: ClassVar[str] = "test.note"
+    count: Annotated[int, Field(ge=0, le=9)]
+    share: float = 0.5
+    cells: Annotated[tuple[int, ...], Field(max_length=3)] = ()
+
+
+class NoteTwo(Note):
+    version: ClassVar[int] = 2
+
+
+def test_a_message_is_frozen_and_hashable() -> None:
+    note = Note(study=STUDY, count=1)
+    with pytest.raises(ValidationError):
+        note.count = 2  # type: ignore[misc]
+    assert hash(note) == hash(Note(study=STUDY, count=1))
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"count": True}, "count"),
+        ({"count": 1.0}, "count"),
+        ({"count": "1"}, "count"),
+        ({"count": 10}, "count"),
+        ({"count": 1, "share": float("nan")}, "share"),
+        ({"count": 1, "share": float("inf")}, "share"),
+        ({"count": 1, "cells": [1]}, "cells"),
+        ({"count": 1, "cells": (1, 2, 3, 4)}, "cells"),
+        ({"count": 1, "cells": (1, True)}, "cells.1"),
+        ({"count": 1, "more": 1}, "more"),
+        ({"count": 1, "study": bytes(31)}, "study"),
+        ({"count": 1, "study": "0" * 32}, "study"),
+        ({}, "count"),
+        ({"count": Private(3)}, "count"),
+    ],
+)
+def test_what_is_not_declared_is_refused_by_field_without_its_value(fields: dict[str, Any], where: str) -> None:
+    with pytest.raises(LocalProtocolError) as caught:
+        Note(**{"study": STUDY, **fields})
+    assert caught.value.code == "MSG-007"
+    assert f"Note does not fit its declaration: {where}: " in caught.value.what
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64, ">i4"])
+def test_an_array_comes_back_with_its_extremes(dtype: Any) -> None:
+    limits = np.iinfo(dtype)
+    values = np.array([limits.min, 0, 1, limits.max], dtype)
+    array = Array.of(values)
+    assert array.data == b"".join(int(value).to_bytes(values.itemsize, "little", signed=limits.min < 0) for value in values)
+    back = array.expect(values.dtype.name, 4)  # type: ignore[arg-type]
+    assert back.tolist() == values.tolist()
+    assert not back.flags.writeable
+
+
+def test_an_array_of_another_kind_than_the_study_calls_for_is_the_senders_error() -> None:
+    array = Array.of(np.arange(4, dtype=np.uint16))
+    for wanted in (("uint16", 3), ("int16", 4), ("uint32", 4)):
+        with pytest.raises(RemoteProtocolError) as caught:
+            array.expect(*wanted)  # type: ignore[arg-type]
+        assert caught.value.code == "MSG-005"
+
+
+@pytest.mark.parametrize("values", [np.zeros((2, 2), np.int8), np.zeros(2, np.float32), np.zeros(2, bool), np.zeros((), np.int8)])
+def test_other_arrays_do_not_travel(values: Any) -> None:
+    with pytest.raises(LocalProtocolError):
+        Array.of(values)
+
+
+@pytest.mark.parametrize(("count", "data"), [(2, bytes(3)), (2, bytes(5)), (0, b"x"), (-1, b"")])
+def test_an_array_must_be_whole(count: int, data: bytes) -> None:
+    with pytest.raises(LocalProtocolError):
+        Array(element="uint16", count=count, data=data)
+
+
+def test_a_registry_is_explicit() -> None:
+    registry = Registry(Note, NoteTwo)
+    assert (len(registry), list(registry), registry["test.note", 2]) == (2, [("test.note", 1), ("test.note", 2)], NoteTwo)
+    with pytest.raises(LocalProtocolError):
+        Registry(Note, Note)

@@ -1,0 +1,132 @@
+"""The vectors of the wire specification are current, and this implementation agrees with them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from decimal import Context, Decimal, localcontext
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from shoal.errors import MechanismError, RemoteProtocolError
+from shoal.mechanisms.calibrate import mechanism
+from shoal.messages.codec import decode, dumps, encode, loads
+from shoal.study.manifest import Manifest
+from tools.vectors import DIRECTORY, FILES, READ, REGISTRY, STUDY, tagged, text
+
+
+def load(name: str) -> dict[str, Any]:
+    return json.loads((DIRECTORY / name).read_text())
+
+
+def named(cases: list[dict[str, Any]]) -> Any:
+    return pytest.mark.parametrize("case", [pytest.param(case, id=case.get("name", case["hex"][:20])) for case in cases])
+
+
+CBOR, MESSAGES, MECHANISMS, MANIFESTS = (load(name) for name in FILES)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_files_are_what_the_command_writes(name: str) -> None:
+    assert (DIRECTORY / name).read_text() == text(name), "run: python -m tools.vectors"
+
+
+@named(CBOR["read"])
+def test_plain_data_is_read_and_written(case: dict[str, Any]) -> None:
+    value = loads(bytes.fromhex(case["hex"]))
+    assert tagged(value) == case["value"]
+    assert dumps(READ[case["name"]][1]).hex() == case["hex"]
+
+
+@named(CBOR["refused"])
+def test_other_bytes_are_refused(case: dict[str, Any]) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        loads(bytes.fromhex(case["hex"]))
+    assert caught.value.code == case["code"]
+
+
+@named(MESSAGES["read"])
+def test_messages_are_read_and_written(case: dict[str, Any]) -> None:
+    message = decode(bytes.fromhex(case["hex"]), REGISTRY, STUDY)
+    assert tagged(message.model_dump(exclude={"study"})) == case["body"]
+    assert encode(message).hex() == case["hex"]
+
+
+@named(MESSAGES["refused"])
+def test_other_messages_are_refused(case: dict[str, Any]) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        decode(bytes.fromhex(case["hex"]), REGISTRY, STUDY)
+    assert caught.value.code == case["code"]
+
+
+@pytest.mark.parametrize("case", MECHANISMS["parameters"])
+def test_the_accounted_epsilon_is_that_of_the_integers_and_at_most_what_was_asked(case: dict[str, Any]) -> None:
+    """By the formulas of the specification, from the file alone."""
+    word, m = int(MECHANISMS["denominator"]), case["cardinality"]
+    keep = Fraction(int(case["keep_numerator"]), word)
+    if case["mechanism"] == "random-response":
+        p, q, ratio = keep, (1 - keep) / (m - 1), keep * (m - 1) / (1 - keep)
+    elif case["mechanism"] == "subset-selection":
+        w = int(case["subset_size"])
+        p, q, ratio = keep, (w - keep) / (m - 1), keep * (m - w) / ((1 - keep) * w)
+    else:
+        flip = Fraction(int(case["flip_numerator"]), word)
+        p, q, ratio = keep, flip, keep * (1 - flip) / ((1 - keep) * flip)
+    assert (str(p), str(q)) == (case["p"], case["q"])
+    accounted, asked = float(case["epsilon_accounted"]), float(case["epsilon"])
+    digits = Context(prec=80)
+    exact = digits.ln(digits.divide(Decimal(ratio.numerator), Decimal(ratio.denominator)))
+    assert exact <= Decimal(accounted) <= Decimal(asked)
+    assert asked - accounted < 1e-9
+
+
+@named(MECHANISMS["reports"])
+def test_reports_have_one_wire_form(case: dict[str, Any]) -> None:
+    one = mechanism(case["mechanism"], float(case["epsilon"]), case["cardinality"])
+    wire = bytes.fromhex(case["hex"])
+    if case["outcome"] == "refused":
+        with pytest.raises(MechanismError) as caught:
+            one.decode(wire)
+        assert caught.value.code == "MECH-003"
+    else:
+        report = one.decode(wire)
+        assert one.encode(report) == wire
+        assert one.tally(one.stack([report])).nonzero()[0].tolist() == case["supports"]
+
+
+@pytest.mark.parametrize("protocol", [key for key in MANIFESTS if key not in ("about", "specification", "written_by")])
+def test_a_manifest_is_read_back_and_has_its_digest(protocol: str) -> None:
+    case = MANIFESTS[protocol]
+    data = bytes.fromhex(case["bytes"])
+    assert hashlib.sha256(b"shoal manifest 1\0" + data).hexdigest() == case["digest"]
+    manifest = Manifest.from_bytes(data)
+    assert (manifest.to_bytes(), manifest.digest.hex(), manifest.short) == (data, case["digest"], case["short"])
+
+
+@pytest.mark.parametrize("case", MECHANISMS["parameters"])
+def test_the_integers_follow_from_the_formulas_of_the_specification(case: dict[str, Any]) -> None:
+    with localcontext(Context(prec=120)):
+        word, m, epsilon = Decimal(1 << 64), Decimal(case["cardinality"]), Decimal(float(case["epsilon"]))
+        L = epsilon.exp()
+        match case["mechanism"]:
+            case "random-response":
+                expected = {"keep_numerator": word - (m - 1) * (word // (L + m - 1) + 1)}
+            case "rappor":
+                keep = word * L.sqrt() // (L.sqrt() + 1)
+                expected = {"keep_numerator": keep, "flip_numerator": word - keep}
+            case "pq":
+                s = (L * (L + m - 1) / ((m - 1) * L + 1)).sqrt()
+                keep = word * s // (1 + s)
+                expected = {"keep_numerator": keep, "flip_numerator": word * keep // (keep + (word - keep) * L) + 1}
+            case _:
+                sizes = [w for w in (m // (L + 1), m // (L + 1) + 1) if w >= 1]
+                keeps = {w: word * w * L // (w * L + m - w) for w in sizes}
+                errors = {}
+                for w, keep in keeps.items():
+                    p, q = keep / word, (w - keep / word) / (m - 1)
+                    errors[w] = ((m - 1) * q * (1 - q) + p * (1 - p)) / (p - q) ** 2
+                best = min(sizes, key=errors.__getitem__)
+                expected = {"keep_numerator": keeps[best], "subset_size": best}
+    assert {key: int(part) for key, part in expected.items()} == {key: int(case[key]) for key in expected}

@@ -1,0 +1,238 @@
+"""One statement, three views: the same figures and words in all, and nothing of a stranger's that could deceive."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from shoal.errors import SpecError
+from shoal.privacy.events import LOCAL_PERSON, Event, Relation, Scope, Unit
+from shoal.study.label import COLUMNS, SIMULATED, Amplified, BudgetLine, Release, Statement, clean, width, wrap
+
+
+def bit(epsilon: float = 2.0, scope: Scope = LOCAL_PERSON, delta: float = 0.0) -> Event:
+    return Event("random-response", {"cardinality": 2}, scope, epsilon, delta)
+
+
+def statement(**changes: object) -> Statement:
+    fields: dict[str, object] = {
+        "title": "Who finishes the course?",
+        "purpose": "Predict at mid-term which students will pass, so that tutors can help early.",
+        "contact": "tutors@example.org",
+        "protocol": "anonml",
+        "trust": "local",
+        "leaves": "one message of 4 random-looking bits",
+        "seen_by": "the coordinator, without your name",
+        "scope": LOCAL_PERSON,
+        "epsilon": 2.0,
+        "releases": (Release("your answer", bit()),),
+    }
+    return Statement(**{**fields, **changes})
+
+
+def read(label: Statement) -> str:
+    """The text of the box, without the box."""
+    return " ".join(" ".join(line.strip("│┌┐└┘─ ") for line in str(label).splitlines()).split())
+
+
+class Page(html.parser.HTMLParser):
+    """Collects what a browser would show, and every tag and attribute."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.shown, self.tags, self.attributes = "", [], []
+        self.feed(source)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, *attribute) for attribute in attrs]
+
+    def handle_data(self, data):
+        self.shown += data + " "
+
+
+def test_the_text_is_a_box_of_eighty_columns():
+    lines = str(statement()).splitlines()
+    assert all(width(line) == COLUMNS for line in lines)
+    assert lines[0].startswith("┌ PRIVACY LABEL ─")
+    assert lines[-1] == "└" + "─" * 78 + "┘"
+    assert all(line[0] == line[-1] == "│" for line in lines[1:-1])
+
+
+def test_the_text_says_all_that_consent_needs():
+    text = read(
+        statement(
+            digest="7f3a-91c2-0be4",
+            bytes=1_048,
+            budget=BudgetLine(4.0, 1.3, 3.3, "a year"),
+            not_covered=("that you enrolled", "what the model says about people like you"),
+        )
+    )
+    for part in (
+        "Study Who finishes the course? digest 7f3a-91c2-0be4",
+        "By tutors@example.org",
+        "anonml, local: what leaves is already private; nobody has to be trusted",
+        "Leaves here one message of 4 random-looking bits (1,048 bytes)",
+        "Seen by the coordinator, without your name",
+        "everything about one person (unit: person)",
+        "(relation: replace); against everyone",
+        "epsilon 2.0, delta 0 (plain sum)",
+        "your answer (random-response): epsilon 2.0",
+        "at most 88.1 of 100.",
+        "epsilon 4.0 a year; used 1.3; after this 3.3",
+        "Not covered that you enrolled what the model says about people like you",
+        "what was already sent stays sent",
+    ):
+        assert part in text
+    assert "imulation" not in text
+    assert "plain sum of all releases" not in text
+
+
+def test_what_is_absent_is_not_printed():
+    text = read(statement(trust="by post"))
+    assert "anonml, by post Leaves" in text
+    assert not any(word in text for word in ("digest", "bytes", "Your limit", "Not covered", "In a crowd", "paper"))
+
+
+def test_a_simulation_says_so_in_all_views():
+    label = statement(simulated=True)
+    assert SIMULATED in read(label)
+    assert SIMULATED in Page(label.to_html()).shown
+    assert label.to_dict()["simulated"] is True
+
+
+def test_add_remove_gives_both_odds():
+    scope = Scope(Unit.RECORD, Relation.ADD_REMOVE, "the miner and up to 3 colluding databases")
+    text = read(statement(scope=scope, epsilon=1.0, delta=1e-6, releases=(Release("a count", bit(1.0, scope)),)))
+    assert "it is there, or not there at all (relation: add-remove); against the miner and up to 3 colluding databases" in text
+    assert "record is in the data at all, what you send could move them to at most 73.2 of 100, except with chance 1e-06." in text
+    assert "at most 88.1 of 100, except with chance 3.719e-06." in text
+
+
+def test_a_weight_is_not_the_whole_update():
+    scope = Scope(Unit.WEIGHT, Relation.REPLACE, "the channel and the server")
+    label = statement(scope=scope, epsilon=0.5, releases=(Release("an update", bit(0.5, scope)),), n_weights=785)
+    assert "each weight alone: epsilon 0.5; everything you send: 785 times epsilon, 392.5" in read(label)
+    assert "at most 100.0 of 100" in read(label)
+    assert label.to_dict()["odds"][1]["epsilon"] == 392.5
+    assert "times epsilon" not in read(replace(label, n_weights=None))
+
+
+def test_shuffling_states_the_local_and_the_central_guarantee():
+    label = statement(trust="shuffled", shuffled=Amplified(10_000, 0.1551, 1e-6))
+    text = read(label)
+    assert "what you send, by itself: epsilon 2.0, against everyone" in text
+    assert "shuffled among 10,000 honest messages: epsilon 0.1551, delta 1e-06, against those who see only the shuffled batch" in text
+    assert "at most 53.9 of 100, except with chance 1e-06." in text
+    shuffled = label.to_dict()["shuffled"]
+    assert (shuffled["epsilon_local"], shuffled["n"], shuffled["epsilon"], shuffled["delta"]) == (2.0, 10_000, 0.1551, 1e-6)
+
+
+def test_a_composed_guarantee_has_the_plain_sum_beside_it():
+    label = statement(epsilon=4.3, delta=1e-6, how="zero-concentrated sum", releases=(Release("a table", bit(0.1), 100),))
+    assert "epsilon 4.3, delta 1e-06 (zero-concentrated sum) plain sum of all releases: epsilon 10.0" in read(label)
+    assert "100 x a table (random-response): epsilon 0.1 each" in read(label)
+    assert label.to_dict()["plain_sum"] == label.plain_sum == 10.0
+
+
+def test_a_papers_accounting_stands_beside_the_guarantee():
+    label = statement(paper_epsilon=2 / 3)
+    assert "by the paper's own accounting: epsilon 0.6667" in read(label)
+    assert label.to_dict()["paper_epsilon"] == 2 / 3
+
+
+def test_a_release_prints_its_delta():
+    assert str(Release("noise", bit(1.0, delta=1e-6))) == "noise (random-response): epsilon 1.0, delta 1e-06"
+
+
+def test_a_budget_that_does_not_suffice_is_said():
+    assert str(BudgetLine(4.0, 3.0, 5.0, "a year")).endswith("after this 5.0. That is over your limit: the ledger will refuse.")
+    assert str(BudgetLine(2 / 3, 0.0, 1 / 3, "in all")) == "epsilon 0.6666 in all; used 0; after this 0.3334"
+
+
+def test_a_label_below_the_sum_of_its_releases_is_refused():
+    with pytest.raises(SpecError, match=r"LABEL-001.*epsilon 2.0 for releases that add up to 4.0"):
+        statement(releases=(Release("your answer", bit(), 2),))
+    with pytest.raises(SpecError, match="LABEL-001"):
+        statement(releases=(Release("your answer", bit(scope=replace(LOCAL_PERSON, unit=Unit.RECORD))),))
+    with pytest.raises(SpecError, match="LABEL-001"):
+        Release("nothing", bit(), 0)
+    with pytest.raises(SpecError, match="ACCOUNT-001"):
+        statement(epsilon=math.nan, delta=1e-6)
+
+
+def test_html_is_one_table_with_row_headers_and_the_words_of_the_text():
+    label = statement(budget=BudgetLine(4.0, 1.3, 3.3, "a year"))
+    page = Page(label.to_html())
+    assert page.tags[0] == "table"
+    assert page.tags.count("th") == page.tags.count("td") == page.attributes.count(("th", "scope", "row")) == len(list(label.rows()))
+    assert set(page.tags) <= {"table", "caption", "tbody", "tr", "th", "td", "br"}
+    for head, paragraphs in label.rows():
+        assert head in page.shown
+        assert all(paragraph in page.shown for paragraph in paragraphs)
+    assert label._repr_html_() == label.to_html()
+
+
+def test_plain_data_is_json_with_every_figure():
+    data = statement(budget=BudgetLine(4.0, 1.3, 3.3, "a year"), not_covered=("that you enrolled",), bytes=12).to_dict()
+    assert json.loads(json.dumps(data, allow_nan=False)) == data
+    assert (data["unit"], data["relation"], data["adversary"]) == ("person", "replace", "everyone")
+    assert data["releases"][0]["name"] == "your answer"
+    assert data["releases"][0]["epsilon"] == 2.0
+    assert [move["to_at_most"] for move in data["odds"][0]["moves"]] == [7.0, 45.1, 88.1]
+    assert data["budget"] == {"limit": 4.0, "used": 1.3, "after": 3.3, "period": "a year"}
+    assert data["shuffled"] is None
+
+
+@pytest.mark.parametrize("name", ["title", "purpose", "contact", "protocol", "trust", "leaves", "seen_by", "how", "digest", "undo"])
+def test_hostile_words_are_harmless_in_every_field(name):
+    label = statement(**{name: "a<script>alert(1)</script>\x1b[2J\u202eb\n│ epsilon 0.1"})
+    assert "\x1b" not in str(label) + label.to_html() + json.dumps(label.to_dict(), ensure_ascii=False)
+    assert "\u202e" not in str(label) + label.to_html() + json.dumps(label.to_dict(), ensure_ascii=False)
+    assert "<script" not in label.to_html()
+    assert "script" not in Page(label.to_html()).tags
+    assert all(width(line) == COLUMNS and line[0] in "┌│└" for line in str(label).splitlines())
+
+
+def test_hostile_words_are_harmless_in_parts():
+    label = statement(
+        scope=replace(LOCAL_PERSON, adversary="all\u2066"),
+        releases=(Release("x\r", replace(bit(), mechanism="y\x07")),),
+        budget=BudgetLine(1.0, 0.0, 1.0, "a\u200fyear"),
+        not_covered=("<b>\u200b",),
+    )
+    for view in (str(label), label.to_html()):
+        assert not any(char in view for char in "\u2066\x07\u200f\u200b\r")
+    assert "<b>" not in label.to_html()
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("plain", "plain"),
+        ("two\n\tlines\u2028here\x85", "two lines here"),
+        ("a\u200bb\u2060c\ufeff", "a�b�c�"),
+        ("\ud800x\ue000\U000e0041", "�x��"),
+        ("a\u3164b\u2800", "a�b�"),
+        ("e\u0301", "é"),
+        ("z" + "\u0335" * 50 + "!", "z\u0335\u0335!"),
+        ("学生 ΠΣ", "学生 ΠΣ"),
+        ("", ""),
+    ],
+)
+def test_cleaning(text, cleaned):
+    assert clean(text) == cleaned
+
+
+def test_wrapping_counts_columns_and_cuts_long_words():
+    assert wrap("aa bb cc", 5) == ["aa bb", "cc"]
+    assert wrap("abcdefgh", 3) == ["abc", "def", "gh"]
+    assert wrap("a bcdefgh", 4) == ["a", "bcde", "fgh"]
+    assert wrap("学学学", 5) == ["学学", "学"]
+    assert wrap("", 5) == [""]
+    assert width("学e\u0335") == 3

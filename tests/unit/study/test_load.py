@@ -1,0 +1,215 @@
+"""Reading a study file: every error names the file, the line, the key and the fix."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.errors import SpecError
+from shoal.study.lines import Lines
+from shoal.study.load import MAX_BYTES, StudyError, load, parse
+from shoal.study.templates import PROTOCOLS, study_text
+
+GOOD = study_text("anonml")
+
+
+def line_of(text: str, fragment: str) -> int:
+    return text[: text.index(fragment)].count("\n") + 1
+
+
+def refused(text: str, name: str = "study.toml") -> StudyError:
+    with pytest.raises(StudyError) as error:
+        parse(text, name)
+    return error.value
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_starter_studies_are_studies(protocol: str) -> None:
+    assert parse(study_text(protocol)).protocol == protocol
+
+
+def test_the_worked_example_of_an_error() -> None:
+    error = refused(GOOD.replace("epsilon = 2.0 ", 'epsilon = "2" '))
+    line = line_of(GOOD, "epsilon = 2.0")
+    assert str(error) == f'SPEC-012  study.toml:{line}  epsilon = "2" must be a number, not text.\n  fix       epsilon = 2.0'
+    assert error.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "what", "fix"),
+    [
+        ("size = 20000", "size = 2e4", "SPEC-012", "size = 20000.0 must be a whole number", "size = 20000"),
+        ("size = 20000", 'size = "many"', "SPEC-012", 'size = "many" must be a whole number, not text', "size: Declared size"),
+        ("missing = false", 'missing = "false"', "SPEC-012", 'missing = "false" must be true or false', "missing = false"),
+        ('"no", "yes"', "false, true", "SPEC-012", "values[0] = false must be text in quotes", '"false", in quotes'),
+        ('title = "Who finishes the course?"', "title = 7", "SPEC-012", "title = 7 must be text in quotes", 'title = "7"'),
+        ("range = [0, 200]", "range = 200", "SPEC-012", "range = 200 must be a list", "range: Public range"),
+        ("range = [0, 200]", "range = [200]", "SPEC-013", "range must be a list of two", "range: Public range"),
+        ("range = [0, 200]", "range = [0, 100, 200]", "SPEC-013", "range = (a list of 3) must be a list of at most 2", "range: Public"),
+        ("range = [0, 200]", "range = [200, 0]", "SCHEMA-002", "hours_watched: the range from 200.0 to 0.0", "smaller one first"),
+        ("epsilon = 2.0", "epsilon = 0", "SPEC-013", "epsilon = 0 must be at least 1e-09", "epsilon: The whole budget"),
+        ("epsilon = 2.0", "epsilon = nan", "SPEC-013", "epsilon = nan must be a finite number", "epsilon: The whole budget"),
+        ("epsilon = 2.0", "epsilon = 0x" + "f" * 5000, "SPEC-012", "(a number of more than 64 bits)", "epsilon: The whole budget"),
+        ("epsilon = 2.0", "epsilom = 2.0\nepsilon = 2.0", "SPEC-010", '[privacy] has no key "epsilom"', "Did you mean epsilon?"),
+        ("epsilon = 2.0", "", "SPEC-011", "[privacy] lacks epsilon", "epsilon: The whole budget"),
+        ("spec = 1", "epsilon = 1.0\nspec = 1", "SPEC-010", 'The study has no key "epsilon"', "epsilon belongs under [privacy]."),
+        ("spec = 1", "features = []\nspec = 1", "SPEC-010", 'The study has no key "features"', "Did you mean feature?"),
+        ("spec = 1", "zzz = 1\nspec = 1", "SPEC-010", 'The study has no key "zzz"', "The study may have: spec, title"),
+        ('variant = "plus"', 'variant = "pluss"', "SPEC-013", "variant = \"pluss\" must be 'plus' or 'paper'", '"plus"'),
+        ('contact = "tutors@example.org"', 'contact = "a\\u001bb"', "SPEC-013", "must be plain text", "contact: Whom to ask."),
+        ("closes = 2031-01-31T12:00:00Z", "closes = 2031-01-31T12:00:00", "SPEC-013", "must be a time with its zone", "closes: When"),
+        ("closes = 2031-01-31T12:00:00Z", "closes = 2031-01-31", "SPEC-012", "closes = 2031-01-31 must be a date and time", "closes: When"),
+        ("north = [", '"\\u202e" = [', "SPEC-013", "must be plain text", "groups"),
+        ('name = "country"', 'name = "country"\nkind = 1', "SPEC-010", '[[feature]] number 4 has no key "kind"', "may have: name, range"),
+        ("[label]", "[[label]]", "SPEC-012", "label = (a list of 1) must be a table, not a list", None),
+        ('trust = "local"', 'trust = "secure-sum"', "SPEC-020", 'cannot be run with trust = "secure-sum"', 'trust = "local"'),
+    ],
+)
+def test_an_error_names_line_key_value_and_fix(old: str, new: str, code: str, what: str, fix: str | None) -> None:
+    text = GOOD.replace(old, new, 1)
+    error = refused(text)
+    assert error.code == code
+    assert what in error.what
+    assert (error.fix is None) if fix is None else (error.fix is not None and fix in error.fix)
+    first = new.split("\n")[0]
+    expected = line_of(text, first) if first else line_of(text, "[privacy]")
+    expected = line_of(text, 'name = "country"') + (1 if code == "SPEC-010" and "kind" in new else 0) if "country" in old else expected
+    assert f"study.toml:{expected}  " in error.what
+
+
+def test_a_rule_about_a_bin_of_the_second_feature_names_its_line() -> None:
+    text = GOOD.replace("bins = [40, 60, 80]", "bins = [\n  40,\n  40,\n]")
+    error = refused(text, "deep/dir/s.toml")
+    assert error.code == "SCHEMA-003" and f"s.toml:{line_of(text, 'bins = [' + chr(10))}  homework_mean" in error.what
+
+
+def test_everything_that_is_wrong_is_listed_in_the_order_of_lines() -> None:
+    text = GOOD.replace("epsilon = 2.0", 'epsilon = "x"').replace("range = [0, 200]", "range = 7").replace("minimum = 2000", "")
+    error = refused(text)
+    assert [problem.split()[0] for problem in error.problems] == ["SPEC-012", "SPEC-012", "SPEC-011"]
+    assert error.why is not None and error.why.startswith("2 more problems:") and "[participation] lacks minimum" in error.why
+    assert "range = 7" in error.what
+
+
+def test_at_most_fifty_problems_are_listed() -> None:
+    error = refused("\n".join(f"k{i} = 1" for i in range(5_000)))
+    assert len(error.problems) == 50
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("title = \n", 1),
+        ('title = "a"\ntitle = "b"\n', 2),
+        ("a = 1\n[a]\n", 2),
+        ("a = [1,\n2", 2),
+        ("a\0b = 1", 1),
+        ("\n\na = 2031-13-45", 3),
+        ("a = " + "9" * 5_000, 1),
+        ("\n" + ".".join(["a"] * 20) + " = 1", 2),
+        ('[ "x" . ' + "a ." * 20 + "a ]", 1),
+        ("a = {" + "'b'." * 20 + "c = 1}", 1),
+    ],
+)
+def test_what_is_not_toml_is_said_with_its_line(text: str, line: int) -> None:
+    error = refused(text)
+    assert error.code == "SPEC-002" and error.what.startswith(f"study.toml:{line}  ")
+
+
+def test_deep_nesting_is_refused_in_a_sentence() -> None:
+    with pytest.raises(SpecError) as error:
+        parse("a = " + "[" * 100_000 + "]" * 100_000)
+    assert error.value.code == "SPEC-002"
+
+
+@pytest.mark.parametrize("dots", ["www.a.b.c.d.e", "a.b.c.d.e.f.g.h.i.j.k.l.m.n.o"])
+def test_dots_in_texts_are_no_keys(dots: str) -> None:
+    assert parse(GOOD.replace("so that tutors can help early.", dots)).purpose.endswith(dots)
+
+
+class TestFiles:
+    def test_reads_utf_8_with_and_without_a_mark(self, tmp_path: Path) -> None:
+        for mark in (b"", b"\xef\xbb\xbf"):
+            (tmp_path / "study.toml").write_bytes(mark + GOOD.replace("course", "Kür\u200cze").encode())
+            assert load(tmp_path / "study.toml").title == "Who finishes the Kür\u200cze?"
+
+    def test_refuses_what_cannot_be_read(self, tmp_path: Path) -> None:
+        for path in (tmp_path / "none.toml", tmp_path, "a\0b", ""):
+            with pytest.raises(SpecError) as error:
+                load(path)
+            assert error.value.code == "SPEC-001"
+
+    def test_refuses_what_is_not_utf_8_with_the_line(self, tmp_path: Path) -> None:
+        (tmp_path / "study.toml").write_bytes(b"# fine\n# caf\xe9\n")
+        with pytest.raises(SpecError) as error:
+            load(tmp_path / "study.toml")
+        assert error.value.code == "SPEC-001" and "study.toml:2" in error.value.what
+
+    def test_refuses_large_files(self, tmp_path: Path) -> None:
+        (tmp_path / "study.toml").write_bytes(b"#" * (MAX_BYTES + 1))
+        with pytest.raises(SpecError) as error:
+            load(tmp_path / "study.toml")
+        assert error.value.code == "SPEC-001"
+
+
+def every_path(value: Any, path: tuple[str | int, ...] = ()) -> set[tuple[str | int, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return {step for key, inner in items for step in ({(*path, key)} | every_path(inner, (*path, key)))}
+
+
+TRICKY = '''# comment [not] = "a table"
+a.b."c d".e = 1
+"q\\"x" = [1, # ] here
+  [2, """x
+y"" z"""], {z = 'k', w.v = [3,]},
+]
+m = """
+[no]
+k = 2"""
+n = \'\'\'it's""\'\'\'\'
+d = 2031-01-01 00:00:00 # hi
+empty = []
+none = {}
+[ t . "u" ]
+x = -1.5e3
+[[f]]
+name = "a\\tb#"
+[f.g]
+y = true
+[[f]]
+name = \'b\'
+[[f.h]]
+z = 1
+[[f.h]]
+z = 2
+'''
+
+
+class TestLines:
+    @pytest.mark.parametrize("text", [TRICKY, TRICKY.replace("\n", "\r\n"), *map(study_text, PROTOCOLS)])
+    def test_finds_every_key_and_element(self, text: str) -> None:
+        assert set(Lines(text).paths()) == every_path(tomllib.loads(text))
+
+    @pytest.mark.parametrize(
+        ("path", "line"),
+        [
+            (("a", "b", "c d", "e"), 2),
+            (('q"x', 0), 3),
+            (('q"x', 1, 1), 4),
+            (('q"x', 2, "w", "v", 0), 5),
+            (("m",), 7),
+            (("n",), 10),
+            (("t", "u", "x"), 15),
+            (("f", 0, "g", "y"), 19),
+            (("f", 1, "h", 1, "z"), 25),
+            (("f", 1, "nowhere", "else"), 20),
+            (("t", "u", "lost"), 14),
+            (("elsewhere",), 1),
+            ((), 1),
+        ],
+    )
+    def test_knows_the_line_or_the_nearest_one(self, path: tuple[str | int, ...], line: int) -> None:
+        assert Lines(TRICKY).of(path) == line

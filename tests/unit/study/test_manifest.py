@@ -1,0 +1,193 @@
+"""The manifest: one form, one digest, and keys that are keys."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from shoal.errors import ShoalError, SpecError
+from shoal.messages import codec
+from shoal.study.load import parse
+from shoal.study.manifest import Manifest, Member
+from shoal.study.templates import PROTOCOLS, study_text
+
+STUDY = parse(study_text("sdq"))
+ROSTER = tuple(Member(f"hospital {i}", bytes([i + 9]) * 32) for i in range(10))
+FULL = Manifest(STUDY, bytes([0x93]) + bytes(95), bytes([7]) * 32, ROSTER, "https://relay.example.org/r")
+
+
+@pytest.mark.parametrize("manifest", [FULL, *(Manifest(parse(study_text(protocol))) for protocol in PROTOCOLS)])
+def test_bytes_give_the_manifest_back(manifest: Manifest) -> None:
+    again = Manifest.from_bytes(manifest.to_bytes())
+    assert again == manifest and again.digest == manifest.digest and again.to_bytes() == manifest.to_bytes()
+
+
+def test_the_digest_is_over_the_content_and_a_domain() -> None:
+    assert FULL.digest == hashlib.sha256(b"shoal manifest 1\0" + FULL.to_bytes()).digest()
+    assert FULL.short == "-".join(FULL.digest.hex()[i : i + 4] for i in (0, 4, 8))
+
+
+def test_the_digest_ignores_comments_order_of_keys_and_ways_to_write_a_number() -> None:
+    text = study_text("anonml")
+    head, _, tail = text.partition("[privacy]")
+    start, _, rest = head.partition("[label]")
+    keys = [line for line in start.splitlines() if "=" in line]
+    other = "\n".join(reversed(keys)) + "\n[privacy]" + tail.replace("2.0", "2").replace("#", "# more") + "\n[label]" + rest
+    other = other.replace('north = ["NO"], centre = ["DE", "FR", "PL"]', 'centre = ["DE", "FR", "PL"], north = ["NO"]')
+    other = other.replace("2031-01-31T12:00:00Z", "2031-01-31T13:00:00+01:00").replace("range = [0, 200]", "range = [-0.0, 2e2]")
+    assert other != text
+    assert Manifest(parse(other)).digest == Manifest(parse(text)).digest
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("epsilon = 2.0", "epsilon = 2.1"),
+        ("bins = [40, 60, 80]", "bins = [40, 60, 81]"),
+        ('title = "Who', 'title = "who'),
+        ('"PL", "other"]', '"other", "PL"]'),
+        ("2031-01-31T12", "2031-01-31T13"),
+        ("minimum = 2000", "minimum = 2001"),
+    ],
+)
+def test_the_digest_notices_every_change_of_meaning(old: str, new: str) -> None:
+    text = study_text("anonml")
+    assert Manifest(parse(text.replace(old, new, 1))).digest != Manifest(parse(text)).digest
+
+
+def test_the_digest_notices_the_order_of_features_and_every_key() -> None:
+    swapped = STUDY.model_copy(update={"feature": STUDY.feature[::-1]})
+    others = [
+        Manifest(swapped, FULL.issuer_key, FULL.gateway_key, ROSTER, FULL.relay),
+        replace(FULL, issuer_key=None),
+        replace(FULL, gateway_key=bytes([8]) * 32),
+        replace(FULL, roster=ROSTER[::-1]),
+        replace(FULL, roster=()),
+        replace(FULL, relay="https://relay.example.org/s"),
+    ]
+    assert len({manifest.digest for manifest in [FULL, *others]}) == 1 + len(others)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"issuer_key": b"short"},
+        {"issuer_key": "text"},
+        {"issuer_key": bytes(96)},
+        {"issuer_key": bytes([0xC0]) + bytes(95)},
+        {"gateway_key": bytes(32)},
+        {"gateway_key": bytes(31)},
+        {"roster": ROSTER[:9]},
+        {"roster": (*ROSTER[:9], ROSTER[0])},
+        {"roster": (*ROSTER[:9], Member("other", ROSTER[0].key))},
+        {"relay": "http://relay.example.org"},
+        {"relay": "https://"},
+        {"relay": "https://me@relay.example.org"},
+        {"relay": "https://relay.example.org?x=1"},
+        {"relay": "https://relay.example.org/#x"},
+        {"relay": "https://relay.example.org:99999"},
+        {"relay": "https://[::1"},
+        {"relay": "ftp://relay.example.org"},
+        {"relay": "https://relay.example.org/" + "x" * 500},
+        {"relay": "https://relay.example.org/\n"},
+        {"relay": 7},
+    ],
+)
+def test_refuses_keys_rosters_and_addresses_that_cannot_be_used(changes: dict[str, Any]) -> None:
+    with pytest.raises(SpecError) as error:
+        replace(FULL, **changes)
+    assert error.value.code == "MANIFEST-002"
+
+
+@pytest.mark.parametrize("relay", ["http://127.0.0.1:8700", "http://localhost", "http://[::1]:80/x", "http://abc.onion/r", "https://a.example:443/r"])
+def test_accepts_loopback_and_onion_addresses(relay: str) -> None:
+    assert replace(FULL, relay=relay).relay == relay
+
+
+def test_a_study_without_a_secure_sum_has_no_roster() -> None:
+    with pytest.raises(SpecError) as error:
+        Manifest(parse(study_text("anonml")), roster=ROSTER)
+    assert error.value.code == "MANIFEST-002"
+
+
+P = 2**255 - 19
+D = -121665 * pow(121666, -1, P) % P
+
+
+def double_y(y: int) -> int:
+    """The y of twice a point of Ed25519."""
+    x2 = (y * y - 1) * pow(D * y * y + 1, -1, P) % P
+    return (y * y + x2) * pow(1 - D * x2 * y * y, -1, P) % P
+
+
+ORDER_8 = [
+    int.from_bytes(bytes.fromhex(text), "little")
+    for text in (
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+    )
+]
+
+
+def test_the_small_points_are_what_they_are_said_to_be() -> None:
+    assert [double_y(y) for y in ORDER_8] == [0, 0] and double_y(0) == P - 1 and double_y(P - 1) == 1
+
+
+@pytest.mark.parametrize("y", [0, 1, P - 1, P, P + 1, 2**255 - 1, *ORDER_8])
+@pytest.mark.parametrize("sign", [0, 1])
+def test_refuses_keys_of_small_order_and_in_a_second_form(y: int, sign: int) -> None:
+    with pytest.raises(SpecError) as error:
+        Member("a", (y | sign << 255).to_bytes(32, "little"))
+    assert error.value.code == "MANIFEST-002"
+
+
+@pytest.mark.parametrize(("name", "key"), [("", bytes([9]) * 32), ("a\nb", bytes([9]) * 32), (7, bytes([9]) * 32), ("a", "x"), ("a", b"x")])
+def test_refuses_members_without_a_name_or_a_key(name: Any, key: Any) -> None:
+    with pytest.raises(SpecError) as error:
+        Member(name, key)
+    assert error.value.code == "MANIFEST-002"
+
+
+def content() -> dict[str, Any]:
+    plain = codec.loads(FULL.to_bytes())
+    assert isinstance(plain, dict)
+    return dict(plain)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "other"},
+        {"version": 2},
+        {"version": True},
+        {"study": 7},
+        {"study": {}},
+        {"extra": 1},
+        {"roster": 7},
+        {"roster": [["a"]]},
+        {"roster": [["a", 7]] * 10},
+        {"issuer_key": "x"},
+        {"relay": b"x"},
+    ],
+)
+def test_refuses_content_that_is_no_manifest(change: dict[str, Any]) -> None:
+    with pytest.raises(ShoalError):
+        Manifest.from_bytes(codec.dumps({**content(), **change}))
+
+
+def test_refuses_any_other_form_of_the_same_content() -> None:
+    data = FULL.to_bytes()
+    study = dict(content()["study"])
+    without_default = codec.dumps({**content(), "study": {key: value for key, value in study.items() if key != "variant"}})
+    whole = codec.dumps({**content(), "study": {**study, "privacy": {**study["privacy"], "epsilon": 1}}})
+    late = {**study["participation"], "closes": "2031-01-31T13:00:00+01:00"}
+    other_zone = codec.dumps({**content(), "study": {**study, "participation": late}})
+    for other in (b"", data[:-1], data + b"\0", without_default, whole, other_zone):
+        with pytest.raises(SpecError) as error:
+            Manifest.from_bytes(other)
+        assert error.value.code == "MANIFEST-001"
+    with pytest.raises(ShoalError):
+        Manifest.from_bytes(codec.dumps({**content(), "study": {**study, "participation": {**late, "closes": "soon"}}}))

@@ -1,0 +1,67 @@
+"""Odds: by Bayes' rule, rounded up, and worded for unit and relation."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+
+import pytest
+
+from shoal.privacy.events import LOCAL_PERSON, Relation, Scope, Unit
+from shoal.study.odds import at_most, odds_of, whole_update
+
+RECORD = Scope(Unit.RECORD, Relation.ADD_REMOVE, "all who read the release")
+
+
+@pytest.mark.parametrize(
+    ("prior", "epsilon", "moved"),
+    [(50, 2.0, "88.1"), (50, 1.0, "73.2"), (50, 4.0, "98.3"), (10, 2.0, "45.1"), (1, 2.0, "7.0"), (50, 1e-9, "50.1"), (50, 100.0, "100.0")],
+)
+def test_a_guess_moves_by_bayes_rule_rounded_up(prior, epsilon, moved):
+    assert at_most(prior, epsilon) == Decimal(moved)
+    exact = 100 * prior * math.exp(epsilon) / (100 - prior + prior * math.exp(epsilon))
+    assert exact - 1e-9 <= at_most(prior, epsilon) <= exact + 0.1
+
+
+def test_no_release_moves_nothing_and_any_epsilon_is_finite():
+    assert at_most(50, 0.0) == 50
+    assert at_most(1, 1e300) == 100
+
+
+def test_replace_is_one_question():
+    [odds] = odds_of(LOCAL_PERSON, 2.0, 0.0)
+    assert str(odds) == (
+        "If someone thought it 50 of 100 likely that something is true of you, what you send could move them to at most 88.1 of 100."
+    )
+    assert odds.to_dict()["moves"] == [{"from": 1, "to_at_most": 7.0}, {"from": 10, "to_at_most": 45.1}, {"from": 50, "to_at_most": 88.1}]
+
+
+def test_add_remove_asks_of_presence_and_at_twice_epsilon_of_the_value():
+    presence, value = odds_of(RECORD, 1.0, 1e-6)
+    assert "that a certain record is in the data at all" in str(presence)
+    assert str(presence).endswith("at most 73.2 of 100, except with chance 1e-06.")
+    assert "one value and not another, knowing that the data is there" in str(value)
+    assert value.epsilon == 2.0
+    assert value.delta >= (1 + math.e) * 1e-6
+    assert str(value).endswith("at most 88.1 of 100, except with chance 3.719e-06.")
+
+
+def test_a_delta_that_is_lost_stops_at_one():
+    assert odds_of(RECORD, 800.0, 1e-6)[1].delta == 1.0
+
+
+def test_all_weights_of_an_update_cost_their_number():
+    scope = Scope(Unit.WEIGHT, Relation.REPLACE, "the server")
+    one, everything = odds_of(scope, 0.1, 1e-9, n_weights=30)
+    assert (one.epsilon, everything.epsilon) == (0.1, 3.0)
+    assert everything.delta >= 3e-8
+    assert whole_update(0.1, 0.5, 30)[1] == 1.0
+    assert len(odds_of(scope, 0.1, 0.0)) == 1
+    assert len(odds_of(LOCAL_PERSON, 0.1, 0.0, n_weights=30)) == 1
+
+
+@pytest.mark.parametrize("unit", Unit)
+@pytest.mark.parametrize("relation", Relation)
+def test_every_unit_and_relation_has_words(unit, relation):
+    for odds in odds_of(Scope(unit, relation, "everyone"), 1.0, 0.0):
+        assert str(odds).startswith("If someone thought it 50 of 100 likely that ")

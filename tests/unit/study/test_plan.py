@@ -1,0 +1,289 @@
+"""Prices before anything runs: which releases, how many, what they cost together, and what has no price."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from shoal.errors import SpecError
+from shoal.mechanisms.calibrate import best
+from shoal.privacy.events import LOCAL_PERSON, Relation, Unit
+from shoal.privacy.shuffle import amplify
+from shoal.study.label import BudgetLine
+from shoal.study.load import parse
+from shoal.study.plan import Plan, make_plan
+from shoal.study.price_people import n_weights, paper_total
+from shoal.study.spec import Study
+from shoal.study.templates import PROTOCOLS, study_text
+
+FEATURES: list[dict[str, Any]] = [
+    {"name": "age", "range": [0, 120], "bins": [30, 60]},
+    {"name": "kind", "values": ["a", "b", "c"], "missing": False},
+    {"name": "height", "range": [0, 3]},
+]
+QUERIES = {"features": ["age", "kind"], "n_queries": 4, "epsilon_release": 0.25}
+
+
+def study(protocol: str, /, **changes: Any) -> Study:
+    base: dict[str, Any] = {
+        "title": "Naps",
+        "purpose": "Who naps?",
+        "contact": "a@example.org",
+        "protocol": protocol,
+        "label": {"name": "naps", "values": ["no", "yes"]},
+        "feature": FEATURES,
+        "privacy": {"epsilon": 1.2},
+        "participation": {"minimum": 10, "size": 10_000},
+    }
+    tables = {"sdq": {"n_databases": 10}, "pfds": {"n_holders": 10}, "ddml": {"n_instances": 10}}
+    return Study(**{**base, **({protocol: tables[protocol]} if protocol in tables else {}), **changes})
+
+
+def priced(plan: Plan) -> list[tuple[str, int, float]]:
+    return [(release.event.mechanism, release.count, release.event.epsilon) for release in plan.releases]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_starter_studies_cost_what_they_say(protocol: str) -> None:
+    spec = parse(study_text(protocol))
+    plan = make_plan(spec)
+    assert plan.loss.epsilon == pytest.approx(spec.privacy.epsilon, abs=1e-9) and plan.loss.epsilon <= spec.privacy.epsilon
+    assert plan.loss.delta == 0 and plan.loss.scope.unit is spec.unit
+    assert plan.charges == plan.events and plan.central is None
+
+
+class TestAnonML:
+    def test_plus_sends_one_answer_with_the_whole_budget(self) -> None:
+        plan = make_plan(study("anonml"))
+        [(_, count, epsilon)] = priced(plan)
+        assert count == 1 and epsilon == pytest.approx(1.2, abs=1e-12) and epsilon <= 1.2
+        assert plan.loss.scope == LOCAL_PERSON
+        assert plan.releases[0].event.reads == ("age", "height", "kind", "naps")
+        assert plan.statement().leaves == "one random-looking answer; nothing else about you"
+
+    def test_plus_forecasts_the_error_of_equation_4(self) -> None:
+        plan = make_plan(study("anonml"))
+        n = 10_000 // 3
+        assert [forecast.value for forecast in plan.forecasts] == [best(1.2, cells, n).expected_error(n) for cells in (2, 6, 8)]
+
+    PAPER = {"n_partitions": 4, "n_subsets": 3, "subset_size": 1}
+
+    def test_paper_shares_the_budget_among_tables_and_medians(self) -> None:
+        plan = make_plan(study("anonml", variant="paper", anonml=self.PAPER))
+        tables, medians = plan.releases
+        assert (tables.count, medians.count) == (3, 1)
+        assert tables.event.epsilon == pytest.approx(0.3) and medians.event.epsilon == pytest.approx(0.3)
+        assert medians.event.reads == ("height",)
+        assert plan.loss.epsilon == pytest.approx(1.2) and plan.loss.epsilon <= 1.2
+        # Equation 6: one feature spends 0.6 (its table and its median), the label 0.9 (three tables).
+        assert paper_total(plan.study) == pytest.approx(0.9)
+        assert plan.statement().paper_epsilon == pytest.approx(0.9)
+
+    def test_paper_accounting_spends_more_than_it_says_and_the_plan_shows_both(self) -> None:
+        plan = make_plan(study("anonml", variant="paper", anonml={**self.PAPER, "accounting": "paper"}))
+        assert [release.event.epsilon for release in plan.releases] == [pytest.approx(0.4)] * 2
+        assert paper_total(plan.study) == pytest.approx(1.2)
+        assert plan.loss.epsilon == pytest.approx(1.6)
+        assert "1.2" in plan.notes[0] and "1.6" in plan.notes[0]
+
+    def test_one_table_and_a_median_in_equation_6(self) -> None:
+        settings = {"n_partitions": 1, "n_subsets": 1, "subset_size": 3, "accounting": "paper"}
+        plan = make_plan(study("anonml", variant="paper", anonml=settings))
+        assert plan.releases[0].event.epsilon == pytest.approx(0.6) and plan.releases[0].name == "a perturbed table of 72 cells"
+        assert paper_total(plan.study) == pytest.approx(1.2)
+
+    def test_declared_bins_need_no_median(self) -> None:
+        plan = make_plan(study("anonml", variant="paper", anonml={**self.PAPER, "n_subsets": 2}, feature=FEATURES[:2]))
+        [tables] = plan.releases
+        assert tables.count == 2 and tables.event.epsilon == pytest.approx(0.6)
+        cells = best(tables.event.epsilon, 8, 2500, ("random-response", "rappor", "pq"))
+        assert [forecast.value for forecast in plan.forecasts] == [pytest.approx(cells.expected_error(2500))]
+
+    def test_a_table_of_too_many_cells_is_refused(self) -> None:
+        wide = [{"name": f"f{i}", "values": [str(v) for v in range(1000)]} for i in range(4)]
+        with pytest.raises(SpecError) as error:
+            make_plan(study("anonml", variant="paper", anonml={"n_partitions": 1, "n_subsets": 1, "subset_size": 4}, feature=wide))
+        assert error.value.code == "PLAN-001" and "cardinality" in error.value.what
+
+    def test_free_questions_are_added(self) -> None:
+        plan = make_plan(study("anonml", queries=QUERIES))
+        assert plan.loss.epsilon == pytest.approx(2.2)
+        assert plan.releases[1].count == 4 and plan.releases[1].event.reads == ("age", "kind")
+        assert plan.statement().leaves.startswith("5 random-looking answers")
+
+    @pytest.mark.parametrize("protocol", ["anonml", "sdq", "pfds"])
+    def test_a_number_without_bins_cannot_be_counted(self, protocol: str) -> None:
+        with pytest.raises(SpecError) as error:
+            make_plan(study(protocol, queries={**QUERIES, "features": ["height"]}))
+        assert error.value.code == "PLAN-001" and error.value.fix == "Give height bins = [...]"
+
+    def test_a_crowd_is_the_smallest_batch_of_honest_messages(self) -> None:
+        spec = study(
+            "anonml",
+            trust="shuffled",
+            privacy={"epsilon": 1.0, "delta": 1e-6},
+            participation={"minimum": 5_001, "size": 50_000, "honest_share": 0.9},
+        )
+        plan = make_plan(spec)
+        assert plan.crowd == 4_500 and plan.loss.epsilon == 1.0 and plan.loss.delta == 0
+        central = plan.central
+        assert central is not None and 0 < central.delta <= 1e-6
+        assert central.epsilon == pytest.approx(amplify(1.0, 4_500, 1e-6), rel=1e-3)
+        assert central.epsilon >= amplify(1.0, 4_500, 1e-6) * (1 - 1e-9)
+        label = plan.statement()
+        assert label.shuffled is not None and label.shuffled.n == 4_500 and label.epsilon == 1.0
+
+    def test_several_shuffled_messages_share_delta_and_add_up(self) -> None:
+        spec = study(
+            "anonml",
+            trust="shuffled",
+            queries=QUERIES,
+            privacy={"epsilon": 1.0, "delta": 1e-6},
+            participation={"minimum": 5_000, "size": 50_000, "honest_share": 1.0},
+        )
+        central = make_plan(spec).central
+        assert central is not None and central.delta <= 1e-6
+        assert central.epsilon == pytest.approx(amplify(1.0, 5_000, 2e-7) + 4 * amplify(0.25, 5_000, 2e-7), rel=1e-3)
+
+
+class TestDDML:
+    def test_updates_share_the_budget(self) -> None:
+        plan = make_plan(study("ddml", privacy={"epsilon": 1.2, "n_updates": 7}))
+        [(_, count, epsilon)] = priced(plan)
+        assert count == 7 and epsilon == math.floor(1.2e12 / 7) / 1e12
+        assert plan.loss.epsilon <= 1.2 and plan.loss.scope.relation is Relation.REPLACE
+        assert plan.statement().bytes == 4 * 7 * n_weights(plan.study)
+
+    def test_counts_weights_of_cells_numbers_crosses_and_classes(self) -> None:
+        # A constant; age 3 + missing; kind 3; height 1 + missing.
+        assert n_weights(study("ddml")) == 1 + 4 + 3 + 2
+        crossed = {"n_instances": 10, "crosses": [["age", "kind"]]}
+        assert n_weights(study("ddml", ddml=crossed)) == 10 + 12
+        assert n_weights(study("ddml", label={"name": "naps", "values": ["a", "b", "c"]})) == 30
+
+    def test_the_unit_weight_states_one_weight_and_charges_all(self) -> None:
+        plan = make_plan(study("ddml", privacy={"epsilon": 1.2, "unit": "weight", "n_updates": 2}))
+        assert plan.loss.scope.unit is Unit.WEIGHT and plan.loss.epsilon == pytest.approx(1.2)
+        assert [event.epsilon for event in plan.charges] == [pytest.approx(6.0)] * 2
+        assert {event.scope.unit for event in plan.charges} == {Unit.UPDATE}
+        assert plan.to_dict()["charged"]["epsilon"] == pytest.approx(12.0)
+        assert "Each weight alone: epsilon 1.2. Everything you send: 10 weights, epsilon 12.0" in plan.notes[0]
+        assert "10 times epsilon, 12.0" in " ".join(str(plan.statement()).replace("│", " ").split())
+
+    def test_gaussian_updates_keep_to_delta(self) -> None:
+        plan = make_plan(study("ddml", privacy={"epsilon": 1.2, "n_updates": 3, "delta": 1e-6}))
+        assert plan.releases[0].event.mechanism == "discrete-gaussian"
+        assert plan.loss.delta <= 1e-6 and plan.loss.epsilon <= 1.2
+
+    def test_counts_of_rows_are_of_another_unit_and_refused(self) -> None:
+        with pytest.raises(SpecError) as error:
+            make_plan(study("ddml", queries=QUERIES))
+        assert error.value.code == "PLAN-001"
+
+
+class TestSDQ:
+    def test_paper_accounting_is_b_over_twice_the_levels(self) -> None:
+        plan = make_plan(study("sdq", variant="paper", sdq={"n_databases": 10, "depth": 3}, privacy={"epsilon": 0.8}))
+        assert priced(plan) == [("discrete-laplace", 4, 0.1), ("discrete-laplace", 18, math.floor(0.1e12 / 6) / 1e12), ("discrete-laplace", 1, 0.1)]
+        assert plan.loss.epsilon == pytest.approx(0.8) and plan.loss.epsilon <= 0.8
+        assert plan.loss.scope.adversary == "the miner and up to 4 colluding databases"
+
+    def test_plus_spends_35_percent_on_splits_and_the_rest_on_one_table(self) -> None:
+        plan = make_plan(study("sdq", privacy={"epsilon": 1.0}))
+        (choice, n_splits, each), (table, one, rest) = priced(plan)
+        assert (choice, table, one, rest) == ("noisy-max", "discrete-laplace", 1, 0.65)
+        assert n_splits * each == pytest.approx(0.35) and 1 <= n_splits <= 3
+
+    def test_the_number_of_splits_is_a_public_rule(self) -> None:
+        def n_splits(**changes: Any) -> int:
+            return make_plan(study("sdq", **changes)).releases[0].count
+
+        assert n_splits(participation={"minimum": 10, "size": 10**9}) == 3
+        assert n_splits(participation={"minimum": 10, "size": 10**9}, sdq={"n_databases": 10, "depth": 2}) == 2
+        assert n_splits(participation={"minimum": 10, "size": 10}) == 1
+        assert n_splits(privacy={"epsilon": 0.001}) == 1
+
+    def test_more_colluders_mean_more_noise(self) -> None:
+        few, many = (make_plan(study("sdq", sdq={"n_databases": 10, "max_colluders": c})).forecasts[0].value for c in (0, 4))
+        assert many == pytest.approx(few * math.sqrt(10 / 6))
+
+    def test_a_person_with_several_rows_needs_more_noise_for_the_same_price(self) -> None:
+        one, two = (
+            make_plan(study("sdq", data={"person": "p", "max_rows_per_person": rows})).releases[1].event for rows in (1, 2)
+        )
+        assert one.epsilon == two.epsilon and two.parameters["scale"] == pytest.approx(2 * float(one.parameters["scale"]))
+        assert two.scope.unit is Unit.PERSON and two.scope.relation is Relation.ADD_REMOVE
+
+    def test_noise_of_two_selected_databases_has_a_price_only_without_colluders(self) -> None:
+        with pytest.raises(SpecError) as error:
+            make_plan(study("sdq", variant="paper", sdq={"n_databases": 10, "noise": "two-selected", "max_colluders": 2}))
+        assert error.value.code == "PLAN-001" and "37.8 %" in str(error.value)
+        plan = make_plan(study("sdq", variant="paper", sdq={"n_databases": 10, "noise": "two-selected", "max_colluders": 0}))
+        assert plan.loss.scope.adversary == "the miner, if no database tells it anything"
+        assert any("two databases" in note for note in plan.notes)
+
+    def test_sulq_is_the_local_baseline_and_free_counts_are_added(self) -> None:
+        plan = make_plan(study("sdq", variant="paper", trust="local", queries=QUERIES))
+        assert plan.loss.scope.adversary == "the miner and all other databases"
+        assert plan.loss.epsilon == pytest.approx(2.2) and plan.releases[-1].count == 4
+
+
+class TestPFDS:
+    def test_paper_gives_half_to_the_tree_and_half_to_the_counts(self) -> None:
+        settings = {"n_holders": 10, "max_depth": 6, "n_candidates": 10, "n_levels": 4}
+        plan = make_plan(study("pfds", variant="paper", pfds=settings))
+        assert priced(plan) == [("exponential", 5, 0.1), ("discrete-laplace", 1, 0.1), ("discrete-laplace", 3, 0.2)]
+        assert plan.loss.epsilon == pytest.approx(1.2) and plan.loss.epsilon <= 1.2
+
+    @pytest.mark.parametrize(("epsilon", "holders", "q"), [(1.0, 10, 3), (0.1, 100, 1), (1.0, 1000, 1), (1.0, 2, 3)])
+    def test_local_tables_share_the_budget(self, epsilon: float, holders: int, q: int) -> None:
+        spec = study("pfds", privacy={"epsilon": epsilon}, pfds={"n_holders": holders}, participation={"minimum": 2, "size": 10_000})
+        [(_, count, each)] = priced(make_plan(spec))
+        assert count == q and count * each == pytest.approx(epsilon)
+
+    @pytest.mark.parametrize(("size", "mechanisms"), [(100_000, 4), (100, 2)])
+    def test_secure_sums_spend_epsilon_in_parts(self, size: int, mechanisms: int) -> None:
+        plan = make_plan(study("pfds", trust="secure-sum", participation={"minimum": 10, "size": size}))
+        assert len(plan.releases) == mechanisms
+        assert plan.loss.epsilon == pytest.approx(1.2) and plan.loss.epsilon <= 1.2 and plan.loss.delta == 0
+        assert plan.loss.scope.adversary == "all who read the release and up to 4 colluding holders"
+
+    @pytest.mark.parametrize(("size", "n_rounds"), [(10**6, 6), (10_000, 3), (3_000, 1), (100, 0)])
+    def test_gaussian_sums_keep_to_epsilon_and_delta(self, size: int, n_rounds: int) -> None:
+        plan = make_plan(study("pfds", trust="secure-sum", privacy={"epsilon": 1.0, "delta": 1e-6}, participation={"minimum": 10, "size": size}))
+        assert {release.event.mechanism for release in plan.releases} == {"discrete-gaussian"}
+        assert [release.count for release in plan.releases if release.name == "sums of residuals"] == ([n_rounds] if n_rounds else [])
+        assert plan.loss.epsilon == pytest.approx(1.0, rel=1e-6) and plan.loss.epsilon <= 1.0 and plan.loss.delta == 1e-6
+
+    def test_a_larger_population_is_forecast_to_be_more_exact(self) -> None:
+        for more in ({}, {"trust": "secure-sum"}, {"trust": "secure-sum", "privacy": {"epsilon": 1.0, "delta": 1e-6}}):
+            small, large = (
+                make_plan(study("pfds", participation={"minimum": 10, "size": size}, **more)).forecasts[0].value for size in (1_000, 100_000)
+            )
+            assert large < small / 5
+
+
+def test_a_budget_too_small_for_its_parts_is_refused() -> None:
+    with pytest.raises(SpecError) as error:
+        make_plan(study("sdq", variant="paper", privacy={"epsilon": 1e-9}))
+    assert error.value.code == "PLAN-001"
+
+
+def test_the_label_shows_the_budget_and_the_digest() -> None:
+    label = make_plan(study("anonml")).statement(BudgetLine(4.0, 1.3, 2.5, "a year"), digest="7f3a-91c2-0be4")
+    assert "7f3a-91c2-0be4" in str(label) and "epsilon 4.0 a year" in str(label)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("variant", ["plus", "paper"])
+def test_every_label_can_be_printed(protocol: str, variant: str) -> None:
+    paper: dict[str, Any] = {
+        "anonml": {"n_partitions": 1, "n_subsets": 1, "subset_size": 1},
+        "pfds": {"n_holders": 10, "max_depth": 6, "n_candidates": 10, "n_levels": 4},
+    }
+    more = {protocol: paper[protocol]} if variant == "paper" and protocol in paper else {}
+    plan = make_plan(study(protocol, variant=variant, **more))
+    assert "PRIVACY LABEL" in str(plan.statement()) and plan.statement().not_covered
+    assert set(plan.to_dict()) == {"releases", "total", "charged", "central", "paper_epsilon", "forecasts", "notes"}

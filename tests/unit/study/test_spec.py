@@ -1,0 +1,271 @@
+"""The study's models and rules: what may be written together, and what follows from it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from shoal.domain import Categorical, Numeric
+from shoal.privacy.events import Unit
+from shoal.study.explain import explain
+from shoal.study.rules import TRUSTS, default_colluders
+from shoal.study.spec import Study, json_schema
+
+BASE: dict[str, Any] = {
+    "title": "Naps",
+    "purpose": "Who naps?",
+    "contact": "a@example.org",
+    "protocol": "anonml",
+    "label": {"name": "naps", "values": ["no", "yes"]},
+    "feature": [
+        {"name": "age", "range": [0, 120], "bins": [30, 60]},
+        {"name": "kind", "values": ["a", "b", "c"], "groups": {"x": ["a", "b"], "y": ["c"]}, "missing": False},
+        {"name": "height", "range": [0, 3]},
+    ],
+    "privacy": {"epsilon": 1},
+    "participation": {"minimum": 100, "size": 1000},
+}
+TABLES: dict[str, dict[str, Any]] = {
+    "anonml": {},
+    "ddml": {},
+    "sdq": {"n_databases": 100},
+    "pfds": {"n_holders": 100},
+}
+PAPER: dict[str, dict[str, Any]] = {
+    "anonml": {"n_partitions": 5, "n_subsets": 3, "subset_size": 1},
+    "ddml": {},
+    "sdq": {"n_databases": 100},
+    "pfds": {"n_holders": 100, "max_depth": 8, "n_candidates": 10, "n_levels": 4},
+}
+
+
+def document(protocol: str = "anonml", /, **changes: Any) -> dict[str, Any]:
+    """A valid study of a protocol; a table among the changes is merged into the one that is there, None removes a key."""
+    variant = changes.get("variant", "plus")
+    made = {**BASE, "protocol": protocol, protocol: (PAPER if variant == "paper" else TABLES)[protocol]}
+    for key, change in changes.items():
+        merged = {**made.get(key, {}), **change} if isinstance(change, dict) else change
+        made[key] = {name: value for name, value in merged.items() if value is not None} if isinstance(merged, dict) else merged
+    return {key: value for key, value in made.items() if value is not None}
+
+
+def found(protocol: str = "anonml", /, **changes: Any) -> list[tuple[str, tuple[str | int, ...]]]:
+    """Codes and keys of all that is wrong."""
+    try:
+        Study(**document(protocol, **changes))
+    except ValidationError as error:
+        return [(problem.code, problem.path) for problem in explain(error)]
+    return []
+
+
+@pytest.mark.parametrize(("protocol", "variant"), TRUSTS)
+@pytest.mark.parametrize("trust", ["local", "shuffled", "secure-sum"])
+def test_only_the_combinations_of_the_table_are_studies(protocol: str, variant: str, trust: str) -> None:
+    allowed = {
+        ("anonml", "local"),
+        ("anonml", "shuffled"),
+        ("ddml", "local"),
+        ("sdq", "secure-sum"),
+        ("pfds", "local"),
+        ("pfds", "secure-sum"),
+    }
+    if variant == "paper":
+        allowed = {("anonml", "local"), ("ddml", "local"), ("sdq", "secure-sum"), ("sdq", "local"), ("pfds", "local")}
+    more: dict[str, Any] = {"privacy": {"delta": 1e-6}, "participation": {"honest_share": 0.9}} if trust == "shuffled" else {}
+    problems = found(protocol, variant=variant, trust=trust, **more)
+    assert (problems == []) == ((protocol, trust) in allowed)
+    assert (protocol, trust) in allowed or ("SPEC-020", ("trust",)) in problems
+
+
+@pytest.mark.parametrize(
+    ("protocol", "trust", "unit"),
+    [("anonml", "local", "person"), ("ddml", "local", "update"), ("sdq", "secure-sum", "record"), ("pfds", "local", "record")],
+)
+def test_defaults_follow_from_the_protocol(protocol: str, trust: str, unit: str) -> None:
+    study = Study(**document(protocol))
+    assert (study.trust, study.privacy.unit, study.variant, study.privacy.delta) == (trust, unit, "plus", 0.0)
+    assert study.unit is Unit(unit) and study.max_rows == 1
+
+
+def test_a_person_column_makes_the_person_the_unit() -> None:
+    for protocol in ("sdq", "pfds"):
+        study = Study(**document(protocol, data={"person": "patient", "max_rows_per_person": 3}))
+        assert study.unit is Unit.PERSON and study.max_rows == 3
+
+
+def test_defaults_of_the_protocol_tables() -> None:
+    plus, paper = Study(**document("ddml", ddml=None)).ddml, Study(**document("ddml", variant="paper")).ddml
+    assert plus is not None and (plus.merge, plus.admission, plus.link) == ("blend", "rms", "logit")
+    assert paper is not None and (paper.merge, paper.admission) == ("discard", "max-z")
+    number = Study(**document("ddml", label={"range": [0, 1], "values": None})).ddml
+    assert number is not None and number.link == "identity"
+    classes = Study(**document("ddml", label={"values": ["a", "b", "c"]})).ddml
+    assert classes is not None and classes.link == "softmax"
+    sdq = Study(**document("sdq")).sdq
+    assert sdq is not None and sdq.max_colluders == 34 and sdq.noise == "all-contribute"
+    local, summed = Study(**document("pfds")).pfds, Study(**document("pfds", trust="secure-sum")).pfds
+    assert local is not None and summed is not None and (local.max_colluders, summed.max_colluders) == (0, 34)
+
+
+@pytest.mark.parametrize(("n", "expected"), [(2, 0), (3, 1), (4, 1), (5, 2), (10, 4), (100, 34)])
+def test_a_third_colludes_by_default_but_never_half(n: int, expected: int) -> None:
+    assert default_colluders(n) == expected
+
+
+def test_the_schema_is_what_the_protocols_use() -> None:
+    schema = Study(**document()).schema()
+    assert schema["age"] == Numeric("age", 0, 120, bins=(30, 60))
+    assert schema["kind"] == Categorical("kind", ("a", "b", "c"), groups={"x": ("a", "b"), "y": ("c",)}, missing=False)
+    assert schema.label == Categorical("naps", ("no", "yes"), missing=False)
+    assert Study(**document("pfds", label={"values": None, "range": [0, 9]})).schema().label == Numeric("naps", 0, 9, missing=False)
+
+
+def test_groups_are_numbered_by_name_whatever_their_order() -> None:
+    first = {**BASE["feature"][1], "groups": {"y": ["c"], "x": ["a", "b"]}}
+    assert Study(**document(feature=[first])).feature[0] == Study(**document(feature=[BASE["feature"][1]])).feature[0]
+
+
+FEATURE = BASE["feature"][0]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "changes", "code", "path"),
+    [
+        ("anonml", {"feature": [{"name": "age"}]}, "SPEC-022", ("feature", 0, "name")),
+        ("anonml", {"feature": [{**FEATURE, "values": ["a", "b"]}]}, "SPEC-022", ("feature", 0, "name")),
+        ("anonml", {"feature": [{**FEATURE, "groups": {"x": ["a"]}}]}, "SPEC-022", ("feature", 0, "groups")),
+        ("anonml", {"feature": [{"name": "k", "values": ["a", "b"], "bins": [1]}]}, "SPEC-022", ("feature", 0, "bins")),
+        ("anonml", {"feature": [{"name": "age", "range": [9, 3]}]}, "SCHEMA-002", ("feature", 0, "range")),
+        ("anonml", {"feature": [FEATURE, {**FEATURE, "name": "b", "bins": [7, 7]}]}, "SCHEMA-003", ("feature", 1, "bins")),
+        ("anonml", {"feature": [{"name": "k", "values": ["a"]}]}, "SCHEMA-004", ("feature", 0, "values")),
+        ("anonml", {"feature": [{"name": "k", "values": ["a", "b"], "groups": {"x": ["a"]}}]}, "SCHEMA-005", ("feature", 0, "groups")),
+        ("anonml", {"feature": [FEATURE, FEATURE]}, "SCHEMA-001", ("feature", 1, "name")),
+        ("anonml", {"feature": [{**FEATURE, "name": "naps"}]}, "SCHEMA-001", ("feature", 0, "name")),
+        ("anonml", {"label": {"range": [0, 1], "values": None}}, "SPEC-021", ("label", "range")),
+        ("sdq", {"label": {"range": [0, 1], "values": None}}, "SPEC-021", ("label", "range")),
+        ("anonml", {"privacy": {"unit": "record"}}, "SPEC-020", ("privacy", "unit")),
+        ("ddml", {"privacy": {"unit": "person"}}, "SPEC-020", ("privacy", "unit")),
+        ("sdq", {"privacy": {"unit": "person"}}, "SPEC-011", ("privacy", "unit")),
+        ("sdq", {"privacy": {"unit": "record"}, "data": {"person": "p", "max_rows_per_person": 1}}, "SPEC-022", ("privacy", "unit")),
+        ("anonml", {"data": {"person": "p", "max_rows_per_person": 1}}, "SPEC-022", ("data",)),
+        ("sdq", {"data": {"person": "age", "max_rows_per_person": 1}}, "SPEC-021", ("data", "person")),
+        ("anonml", {"privacy": {"n_updates": 2}}, "SPEC-022", ("privacy", "n_updates")),
+        ("anonml", {"privacy": {"delta": 1e-6}}, "SPEC-022", ("privacy", "delta")),
+        ("sdq", {"privacy": {"delta": 1e-6}}, "SPEC-022", ("privacy", "delta")),
+        ("pfds", {"privacy": {"delta": 1e-6}}, "SPEC-022", ("privacy", "delta")),
+        ("ddml", {"privacy": {"delta": 1e-6, "unit": "weight"}}, "SPEC-022", ("privacy", "delta")),
+        ("anonml", {"trust": "shuffled", "participation": {"honest_share": 0.9}}, "SPEC-011", ("privacy",)),
+        ("anonml", {"trust": "shuffled", "privacy": {"delta": 1e-6}}, "SPEC-011", ("participation",)),
+        ("anonml", {"participation": {"honest_share": 0.9}}, "SPEC-022", ("participation", "honest_share")),
+        ("anonml", {"participation": {"minimum": 2000}}, "SPEC-021", ("participation", "minimum")),
+        ("anonml", {"sdq": {"n_databases": 3}}, "SPEC-022", ("sdq",)),
+        ("sdq", {"sdq": None}, "SPEC-011", ()),
+        ("anonml", {"variant": "paper", "anonml": None}, "SPEC-011", ()),
+        ("anonml", {"variant": "paper", "anonml": {"n_subsets": None}}, "SPEC-011", ("anonml",)),
+        ("anonml", {"anonml": {"n_subsets": 2}}, "SPEC-022", ("anonml", "n_subsets")),
+        ("anonml", {"anonml": {"accounting": "paper"}}, "SPEC-022", ("anonml", "accounting")),
+        ("anonml", {"variant": "paper", "anonml": {"n_subsets": 2, "subset_size": 2}}, "SPEC-021", ("anonml", "n_subsets")),
+        ("anonml", {"variant": "paper", "anonml": {"n_subsets": 1, "subset_size": 4}}, "SPEC-021", ("anonml", "n_subsets")),
+        ("ddml", {"variant": "paper", "ddml": {"merge": "blend"}}, "SPEC-022", ("ddml", "merge")),
+        ("ddml", {"ddml": {"link": "identity"}}, "SPEC-021", ("ddml", "link")),
+        ("ddml", {"ddml": {"n_instances": 200}}, "SPEC-021", ("ddml", "n_instances")),
+        ("ddml", {"ddml": {"crosses": [["age", "nope"]]}}, "SPEC-021", ("ddml", "crosses", 0)),
+        ("ddml", {"ddml": {"crosses": [["age", "kind"], ["age", "age"]]}}, "SPEC-021", ("ddml", "crosses", 1)),
+        ("ddml", {"ddml": {"crosses": [["age", "height"]]}}, "SPEC-021", ("ddml", "crosses", 0)),
+        ("sdq", {"sdq": {"noise": "two-selected"}}, "SPEC-022", ("sdq", "noise")),
+        ("sdq", {"sdq": {"max_colluders": 50}}, "SPEC-021", ("sdq", "max_colluders")),
+        ("sdq", {"variant": "paper", "sdq": {"max_colluders": 100}}, "SPEC-021", ("sdq", "max_colluders")),
+        ("sdq", {"variant": "paper", "trust": "local", "sdq": {"max_colluders": 1}}, "SPEC-022", ("sdq", "max_colluders")),
+        ("sdq", {"sdq": {"n_databases": 99}}, "SPEC-021", ("participation", "minimum")),
+        ("pfds", {"pfds": {"n_buckets": 10}}, "SPEC-022", ("pfds", "n_buckets")),
+        ("pfds", {"variant": "paper", "label": {"range": [0, 1], "values": None}}, "SPEC-011", ("pfds",)),
+        ("pfds", {"variant": "paper", "pfds": {"n_levels": 9}}, "SPEC-021", ("pfds", "n_levels")),
+        ("pfds", {"pfds": {"max_colluders": 1}}, "SPEC-022", ("pfds", "max_colluders")),
+        ("anonml", {"queries": {"features": ["nope"], "n_queries": 1, "epsilon_release": 1}}, "SPEC-021", ("queries", "features", 0)),
+    ],
+)
+def test_what_does_not_belong_together_is_named(protocol: str, changes: dict[str, Any], code: str, path: tuple[str | int, ...]) -> None:
+    assert (code, path) in found(protocol, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"variant": "paper", "anonml": {"n_subsets": 3, "subset_size": 1, "accounting": "paper"}},
+        {"queries": {"features": ["naps", "age"], "n_queries": 3, "epsilon_release": 0.1}},
+        {"trust": "shuffled", "privacy": {"delta": 1e-6}, "participation": {"honest_share": 1}},
+    ],
+)
+def test_what_belongs_together_is_accepted(changes: dict[str, Any]) -> None:
+    assert found("anonml", **changes) == []
+
+
+def test_all_problems_are_found_at_once() -> None:
+    problems = found("anonml", trust="secure-sum", privacy={"unit": "record", "delta": 1e-6}, feature=[{"name": "age", "range": [9, 3]}])
+    assert {code for code, _ in problems} == {"SCHEMA-002", "SPEC-020", "SPEC-022"} and len(problems) == 4
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("privacy", "epsilon"), "2"),
+        (("privacy", "epsilon"), True),
+        (("privacy", "epsilon"), float("nan")),
+        (("privacy", "epsilon"), float("inf")),
+        (("privacy", "epsilon"), 0),
+        (("privacy", "epsilon"), 65),
+        (("privacy", "epsilon"), 10**400),
+        (("privacy", "delta"), -1e-9),
+        (("participation", "minimum"), 100.0),
+        (("participation", "minimum"), True),
+        (("participation", "minimum"), 10**400),
+        (("participation", "closes"), "2031-01-01"),
+        (("title",), ""),
+        (("title",), "x" * 201),
+        (("title",), "a\x1b[2Jb"),
+        (("title",), "a\u202eb"),
+        (("title",), 7),
+        (("purpose",), "a\x00b"),
+        (("spec",), True),
+        (("spec",), 2),
+        (("feature",), []),
+        (("feature",), "age"),
+        (("label", "values"), ["no", True]),
+        (("label", "values"), "no"),
+        (("protocol",), "anon"),
+        (("variant",), ["plus"]),
+    ],
+)
+def test_single_values_are_strict(path: tuple[str, ...], value: Any) -> None:
+    change = {path[0]: {path[1]: value}} if len(path) == 2 else {path[0]: value}
+    assert found("anonml", **change)
+
+
+def test_whole_numbers_serve_where_numbers_are_due_and_minus_zero_is_zero() -> None:
+    study = Study(**document(privacy={"epsilon": 2}, feature=[{"name": "t", "range": [-0.0, 5]}]))
+    assert repr(study.privacy.epsilon) == "2.0" and repr(study.feature[0].range) == "(0.0, 5.0)"
+
+
+def test_content_gives_the_study_back() -> None:
+    for protocol in TABLES:
+        study = Study(**document(protocol))
+        assert Study.from_content(study.content()) == study
+
+
+def test_the_committed_json_schema_is_current() -> None:
+    committed = Path(__file__).parents[3] / "docs/reference/study.schema.json"
+    assert json.loads(committed.read_text("utf-8")) == json_schema()
+
+
+def test_the_module_prints_the_json_schema() -> None:
+    done = subprocess.run([sys.executable, "-m", "shoal.study.spec"], capture_output=True, check=True, text=True)
+    assert json.loads(done.stdout) == json_schema()
+    properties = json.loads(done.stdout)["properties"]
+    assert {"title", "feature", "privacy", "sdq"} <= set(properties)
+    assert json_schema()["required"] == ["title", "purpose", "contact", "protocol", "label", "feature", "privacy", "participation"]
