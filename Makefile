@@ -30,9 +30,10 @@ data: $(VENV)/.core
 
 docs: $(VENV)/.dev
 	$(BIN)/python tools/reference.py
+	$(BIN)/python -m shoal.study.spec > docs/reference/study.schema.json
 
 vectors: $(VENV)/.dev
-	$(BIN)/python tools/vectors.py
+	$(BIN)/python -m tools.vectors
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

@@ -15,7 +15,12 @@ from tempfile import TemporaryDirectory
 from benchmarks.measure import Measure
 
 ROOT = Path(__file__).parent.parent.parent
-START = "import resource,subprocess,sys; subprocess.run({command}); u=resource.getrusage(resource.RUSAGE_CHILDREN); print(u.ru_utime+u.ru_stime)"
+START = """
+import resource, subprocess
+subprocess.run({command}, stdout=subprocess.DEVNULL, check=True)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(used.ru_utime + used.ru_stime)
+"""
 
 
 def measures() -> Iterator[Measure]:
@@ -38,7 +43,7 @@ def _megabytes(folder: Path, extra: str) -> tuple[float, Path]:
     site = next(folder.glob("lib/python*/site-packages"))
     empty = _size(site)
     python = folder / "bin" / "python"
-    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", f"{ROOT}{extra}"]
+    command: list[str | Path] = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", f"{ROOT}{extra}"]
     subprocess.run(command, check=True)
     return (_size(site) - empty) / 1e6, python
 
@@ -49,7 +54,6 @@ def _size(site: Path) -> int:
 
 def _seconds(python: Path, *arguments: str) -> float:
     """Processor time of a warm start: the best of five."""
-    command = [str(python), *arguments]
-    script = START.format(command=f"{command!r}, stdout=subprocess.DEVNULL")
+    script = START.format(command=[str(python), *arguments])
     runs = [subprocess.run([python, "-c", script], capture_output=True, text=True, check=True) for _ in range(6)]
     return min(float(run.stdout) for run in runs[1:])

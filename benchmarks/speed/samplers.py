@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -48,9 +49,9 @@ def _noise() -> Iterator[Measure]:
     ours, against_opendp, against_numpy = [], [], []
     for scale in SCALES:
         sampler = LaplaceSampler(Fraction(1, scale))
-        ours.append(rate(lambda s=sampler: s.draw_many(n, entropy), n))
+        ours.append(rate(partial(sampler.draw_many, n, entropy), n))
         against_opendp.append(ours[-1] / opendp[f"scale_{scale}"])
-        against_numpy.append(ours[-1] / rate(lambda b=scale: unsafe.laplace(scale=b, size=n), n))
+        against_numpy.append(ours[-1] / rate(partial(unsafe.laplace, scale=scale, size=n), n))
         yield Measure("samplers", f"laplace_samples_per_s_scale_{scale}", ours[-1], "1/s", "higher")
     yield Measure("samplers", "laplace_samples_per_s", min(ours), "1/s", "higher", target=15e6)
     yield Measure("samplers", "laplace_vs_opendp", min(against_opendp), "x", "higher", 100, "opendp", min(against_opendp))

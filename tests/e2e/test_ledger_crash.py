@@ -28,7 +28,7 @@ from shoal.privacy.rounding import grains_down, grains_up
 
 POINTS = ("begun", "reserved", "drawn", "stored", "sending", "half delivered", "delivered", "sent")
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["e2e.ledger_child"])
+PROCESSES.set_forkserver_preload(["shoal.participant.ledger_file", "shoal.mechanisms.laplace"])
 
 
 @contextmanager
@@ -166,23 +166,23 @@ def test_killed_inside_of_transactions_at_length(tmp_path: Path, entropy: Seeded
 
 def test_eight_processes_share_one_limit(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
-    new_ledger(path, 10.0)
-    with _children(8, path) as links:
+    new_ledger(path, 20.0)
+    with _children(8, path, n_each=20) as links:
         for link in links:
             link.send("go")
         granted = [link.recv() for link in links]
-    assert sum(granted) == 33
+    assert sum(granted) == 66
     with open_ledger(path) as ledger:
         ledger.verify()
-        assert sum(total.held for total in ledger.totals()) == 33 * grains_up(0.3)
+        assert sum(total.held for total in ledger.totals()) == 66 * grains_up(0.3)
 
 
 @contextmanager
-def _children(n: int, path: Path) -> Iterator[list[Connection]]:
+def _children(n: int, path: Path, n_each: int = 10) -> Iterator[list[Connection]]:
     if n == 0:
         yield []
         return
-    with child(ledger_child.reserve_many, path, f"source{n}", 10) as (link, _), _children(n - 1, path) as links:
+    with child(ledger_child.reserve_many, path, f"source{n}", n_each) as (link, _), _children(n - 1, path, n_each) as links:
         yield [link, *links]
 
 

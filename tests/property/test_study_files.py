@@ -28,13 +28,25 @@ EXAMPLES = int(os.environ.get("SHOAL_FUZZ_EXAMPLES", "400"))
 hostile = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 
 TEXTS = [study_text(protocol) for protocol in PROTOCOLS]
-SNIPPETS = st.sampled_from(
-    ['"', "'", '"""', "'''", "[", "]", "[[", "{", "}", "=", ".", ",", "#", "\n", "\r", "\0", "\x1b[2J", "\u202e", "\ufeff", "\ud7ff"]
-    + ["true", "nan", "-inf", "1e999", "-0.0", "9" * 30, "9" * 5000, "0x" + "f" * 40, "2031-01-31", "2031-99-99", "12:00:00"]
-    + ["[privacy]\n", "[[feature]]\n", "[feature]\n", 'trust = "shuffled"\n', 'variant = "paper"\n', "unit = 'weight'\n", "delta = 1e-6\n"]
-    + ["honest_share = 0.5\n", "[anonml]\nn_partitions = 2\nn_subsets = 1\nsubset_size = 1\n", "epsilon = 64\n", "epsilon = 1e-9\n"]
-    + ["n_updates = 9\n", "a." * 30, "[" * 200, "{a=" * 50, 'protocol = "sdq"\n', "minimum = 0\n", "size = 1\n", "max_colluders = 9\n"]
-)
+MARKS = ['"', "'", '"""', "'''", "[", "]", "[[", "{", "}", "=", ".", ",", "#", "\n", "\r", "\0", "\x1b[2J", "\u202e", "\ufeff", "\ud7ff"]
+NUMBERS = ["true", "nan", "-inf", "1e999", "-0.0", "2031-01-31", "2031-99-99", "12:00:00", "9" * 30, "9" * 5000, "0x" + "f" * 40]
+LINES = """[privacy]
+[[feature]]
+[feature]
+trust = "shuffled"
+variant = "paper"
+protocol = "sdq"
+unit = "weight"
+delta = 1e-6
+epsilon = 64
+epsilon = 1e-9
+honest_share = 0.5
+minimum = 0
+size = 1
+n_updates = 9
+max_colluders = 9""".splitlines(keepends=True)
+DEEP = ["a." * 30, "[" * 200, "{a=" * 50, "[anonml]\nn_partitions = 2\nn_subsets = 1\nsubset_size = 1\n"]
+SNIPPETS = st.sampled_from(MARKS + NUMBERS + LINES + DEEP)
 
 
 def survives(text: str) -> None:
@@ -105,8 +117,12 @@ SCALARS = (
     | st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
     | st.sampled_from([datetime(2031, 1, 1, tzinfo=UTC), datetime(2031, 1, 1), date(2031, 1, 1), 0, 1, 2, 1.0, "", "yes", "age", "weight"])
 )
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3), max_leaves=6)
-KEYS = st.sampled_from(["epsilon", "delta", "unit", "name", "range", "bins", "values", "groups", "missing", "trust", "variant", "zzz", "a b", ""])
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3), max_leaves=6
+)
+KEYS = st.sampled_from(
+    ["epsilon", "delta", "unit", "name", "range", "bins", "values", "groups", "missing", "trust", "variant", "zzz", "a b", ""]
+)
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
@@ -157,8 +173,6 @@ def write(document: dict[str, Any]) -> str:
         elif value is not None:
             plain.append(f"{name} = {toml(value)}\n")
     return "".join(plain + sections)
-
-
 
 
 @hostile

@@ -28,10 +28,9 @@ EXAMPLES = int(os.environ.get("SHOAL_FUZZ_EXAMPLES", "400"))
 hostile = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 
 SCHEMA = Schema([Numeric("a", 0, 10, bins=[5]), Categorical("b", ["x", "y"])], label=Categorical("c", ["no", "yes"]))
-CELLS = st.sampled_from(
-    ["a", "b", "c", "x", "y", "no", "yes", "1", "9.5", "-3", "nan", "inf", "1_0", "1e999", "", " ", '"', '""', "'", "é", "\ufeff", "\0", "\x1b"]
-    + ["١", "0x10", "x" * 300, "\ud7ff", "\u2028", "\r", "\n", ",", ";", '"a,b"', '"a\nb"', "True", "1" * 400]
-)
+PLAIN = ["a", "b", "c", "x", "y", "no", "yes", "1", "9.5", "-3", "nan", "inf", "1_0", "1e999", "", " ", "é", "0x10", "True", "١", ";"]
+STRANGE = ['"', '""', "'", "\ufeff", "\0", "\x1b", "\ud7ff", "\u2028", "\r", "\n", ",", '"a,b"', '"a\nb"', "x" * 300, "1" * 400]
+CELLS = st.sampled_from(PLAIN + STRANGE)
 CSVS = st.lists(st.lists(CELLS, max_size=5).map(",".join), max_size=8).map("\n".join)
 
 
@@ -124,7 +123,15 @@ def test_strange_names(scratch: Path, name: str) -> None:
     survives(f"{scratch}/m.db#{name}")
 
 
-THINGS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=3) | st.lists(st.integers(), max_size=2)
+THINGS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.binary(max_size=3)
+    | st.lists(st.integers(), max_size=2)
+)
 
 
 @hostile

@@ -35,9 +35,13 @@ def fits(observed: npt.ArrayLike, chances: npt.ArrayLike, alpha: float, min_expe
     n = counts.sum()
     order = np.argsort(law)
     law, counts = law[order], counts[order]
-    n_small = int(np.searchsorted(np.cumsum(law) * n, min_expected)) + 1
-    law = np.concatenate([[law[:n_small].sum()], law[n_small:]])
-    counts = np.concatenate([[counts[:n_small].sum()], counts[n_small:]])
+    # Every cell that is expected too seldom joins the first one; if that is still too small, it takes in the next.
+    n_small = int(np.searchsorted(law * n, min_expected))
+    while 0 < n_small < law.size and law[:n_small].sum() * n < min_expected:
+        n_small += 1
+    if n_small:
+        law = np.concatenate([[law[:n_small].sum()], law[n_small:]])
+        counts = np.concatenate([[counts[:n_small].sum()], counts[n_small:]])
     if law.size < 2:
         raise ValueError("fewer than two cells with enough expected counts: draw more")
     statistic = ((counts - n * law) ** 2 / (n * law)).sum()

@@ -16,7 +16,7 @@ from shoal.mechanisms.response import RandomResponse
 from shoal.messages.base import Message, Registry
 from shoal.privacy.events import Event
 from shoal.privacy.private import Private
-from shoal.protocols.base import EVERYONE, Aggregator, Effects, Finish, Peer, PeerState, Send, WakeAt
+from shoal.protocols.base import EVERYONE, Aggregator, Effects, Finish, Peer, PeerState, Send, WakeAt, unpriced
 from shoal.protocols.base import START as START
 
 
@@ -66,7 +66,7 @@ class ToyPeer(Peer[PeerState]):
 
     def price(self, question: str) -> Event:
         if question not in self.params.questions:
-            raise RemoteProtocolError("PROTO-002", f"The study does not ask {question}.")
+            raise unpriced(question)
         return self.params.mechanism.event()
 
     def answer(self, state: PeerState, question: str, entropy: Entropy) -> Message:

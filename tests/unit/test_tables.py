@@ -215,13 +215,14 @@ class TestFrames:
             assert error.value.code == "DATA-007"
 
 
-class TestLimitRows:
-    COLUMNS = {"who": np.array(["a", "b", "a", "c", "a", "b"], object), "n": np.arange(6)}
+COLUMNS = {"who": np.array(["a", "b", "a", "c", "a", "b"], object), "n": np.arange(6)}
 
+
+class TestLimitRows:
     def test_keeps_the_first_rows_of_each_person(self) -> None:
-        limited, n_dropped = tables.limit_rows(self.COLUMNS, "who", 1)
+        limited, n_dropped = tables.limit_rows(COLUMNS, "who", 1)
         assert limited["n"].tolist() == [0, 1, 3] and limited["who"].tolist() == ["a", "b", "c"] and n_dropped == 3
-        assert tables.limit_rows(self.COLUMNS, "who", 3)[1] == 0
+        assert tables.limit_rows(COLUMNS, "who", 3)[1] == 0
 
     def test_takes_1_and_1_0_for_the_same_person(self) -> None:
         limited, n_dropped = tables.limit_rows({"who": np.array([1, 1.0, "1", 2], object)}, "who", 1)
@@ -232,5 +233,5 @@ class TestLimitRows:
             tables.limit_rows({"who": np.array(["a", None], object)}, "who", 1)
         assert error.value.code == "DATA-005" and "row 2" in error.value.what
         with pytest.raises(SpecError) as error:
-            tables.limit_rows(self.COLUMNS, "patient", 1)
+            tables.limit_rows(COLUMNS, "patient", 1)
         assert error.value.code == "DATA-001"

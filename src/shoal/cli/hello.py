@@ -85,17 +85,24 @@ def _crowd(survey: RandomResponse, entropy: Entropy) -> dict[str, float]:
 
 
 def _text(person: dict[str, Any], crowd: dict[str, float], odds: list[str], survey: RandomResponse) -> str:
-    scope, keep = survey.scope, 100 * float(survey.p)
+    scope, price = survey.scope, show(survey.event().epsilon)
+    share = {name: f"{100 * value:.1f} %" for name, value in crowd.items()}
     rows = [
         ("one person", f"is asked: did you sleep badly this week?  {' / '.join(ANSWERS)}"),
-        ("true answer", f"{person['truth']:<6} stays here"),
-        ("what leaves", f"{person['sent']:<6} the byte {person['bytes']}: the truth with chance {keep:.1f} %, else the other answer"),
+        ("true answer", f"{person['truth']:<4} stays here"),
+        (
+            "what leaves",
+            f"{person['sent']:<4} the byte {person['bytes']}: the truth with chance {100 * float(survey.p):.1f} %, else the other answer",
+        ),
         ("a retry", f"sends the same byte {person['retry']} again; noise is drawn once"),
-        ("the price", f"epsilon {show(survey.event().epsilon)}, delta 0, for one {scope.unit}, relation {scope.relation}, against {scope.adversary}"),
+        ("the price", f"epsilon {price}, delta 0, for one {scope.unit}, relation {scope.relation}, against {scope.adversary}"),
         *(("it can reveal" if i == 0 else "", sentence) for i, sentence in enumerate(odds)),
-        ("the ledger", f"{person['state']}; spent {person['spent']} of {person['limit']} a {person['period']}; head {person['head'][:21]}..."),
-        ("a crowd", f"of {crowd['people']:,} such people, {100 * crowd['true_share']:.1f} % of whom sleep badly, sends {100 * crowd['noisy_share']:.1f} % \"yes\""),
-        ("it is learned", f"{100 * crowd['estimated_share']:.1f} % ± {100 * crowd['standard_error']:.1f} sleep badly; of each one, next to nothing"),
+        (
+            "the ledger",
+            f"{person['state']}; spent {person['spent']} of {person['limit']} a {person['period']}; head {person['head'][:21]}...",
+        ),
+        ("a crowd", f'of {crowd["people"]:,} people, of whom {share["true_share"]} sleep badly, sends {share["noisy_share"]} "yes"'),
+        ("it is learned", f"{share['estimated_share']} ± {share['standard_error']} sleep badly; of each one, next to nothing"),
     ]
     head = f"shoal {__version__}  learn from the shoal, not the fish"
     note = "Nothing was sent. Person, crowd and ledger are made up; randomness and arithmetic are those of a real study."

@@ -34,7 +34,10 @@ class Mechanism(Protocol):
 
 
 def check_epsilon(epsilon: float) -> Fraction:
-    """The exact value of a budget, if it is one that a mechanism can be run with."""
+    """The exact value of a budget, if it is one that a mechanism can be run with.
+
+    A float and its shortest decimal differ by a hair; a ledger counts the decimal, so the noise is made for the lesser of the two.
+    """
     if not math.isfinite(epsilon) or not MIN_EPSILON <= epsilon <= MAX_EPSILON:
         raise MechanismError(
             "MECH-001",
@@ -42,7 +45,7 @@ def check_epsilon(epsilon: float) -> Fraction:
             why=f"A mechanism takes an epsilon from {MIN_EPSILON:g} to {MAX_EPSILON:g}.",
             fix="Useful values lie between 0.1 and 8.",
         )
-    return Fraction(float(epsilon))
+    return min(Fraction(float(epsilon)), Fraction(repr(float(epsilon))))
 
 
 def check_delta(delta: float) -> float:

@@ -52,6 +52,8 @@ def log_up(ratio: Fraction) -> float:
 
 
 def float_up(x: Fraction) -> float:
-    """The smallest float that is not less than ``x``."""
+    """The smallest float such that neither it nor its shortest decimal, by which a ledger counts, is less than ``x``."""
     near = float(x)
-    return near if Fraction(near) >= x else math.nextafter(near, math.inf)
+    while min(Fraction(near), Fraction(repr(near))) < x:
+        near = math.nextafter(near, math.inf)
+    return near

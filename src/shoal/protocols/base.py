@@ -49,12 +49,12 @@ from shoal.protocols.effects import (
     WakeAt,
 )
 from shoal.protocols.ledger import Account, Drawn, Ledger, MemoryLedger
-from shoal.protocols.machines import Aggregator, Effects, Machine, Peer, PeerState, State
+from shoal.protocols.machines import Aggregator, Effects, Machine, Peer, PeerState, State, unpriced
 
 __all__ = [
     "AGGREGATOR", "EVERYONE", "Abort", "Account", "Aggregator", "Answered", "Effects", "Finish", "Granted", "Input", "Ledger", "Machine",
     "MemoryLedger", "Outbound", "Outcome", "Peer", "PeerState", "Received", "Refused", "Rejected", "Release", "Send", "Sent", "Spend",
-    "Started", "Tick", "WakeAt", "open_accounts", "recipients", "run_local", "settle",
+    "Started", "Tick", "WakeAt", "open_accounts", "recipients", "run_local", "settle", "unpriced",
 ]  # fmt: skip
 
 START = datetime(2030, 1, 1, tzinfo=UTC)

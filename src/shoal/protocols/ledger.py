@@ -117,7 +117,7 @@ class MemoryLedger:
         """Epsilon of all that has begun to leave, by plain sum."""
         return math.fsum(entry.event.epsilon for entry in self.entries.values() if entry.state in SPENT)
 
-    def reserve(self, study: str, question: str, event: Event, *, source: str, recipient: str, title: str) -> MemoryEntry | None:  # noqa: ARG002
+    def reserve(self, study: str, question: str, event: Event, *, source: str, recipient: str, title: str) -> MemoryEntry | None:
         entry = self.entries.get((study, question))
         if entry is None:
             held = math.fsum(entry.event.epsilon for entry in self.entries.values())

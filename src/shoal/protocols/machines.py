@@ -1,7 +1,6 @@
 """A peer and an aggregator as pure state machines; ``base`` says what they and their driver owe each other."""
 
 # A hook is given all that a protocol might need; its default here needs nothing.
-# ruff: noqa: ARG002
 
 from __future__ import annotations
 
@@ -122,7 +121,7 @@ class Peer(Machine[P]):
 
     @abstractmethod
     def price(self, question: str) -> Event:
-        """What an answer costs, by the study alone; `RemoteProtocolError` PROTO-002 for what the study does not ask."""
+        """What an answer costs, by the study alone; raises `unpriced` for what the study does not ask."""
 
     @abstractmethod
     def answer(self, state: P, question: str, entropy: Entropy) -> Message:
@@ -147,3 +146,12 @@ class Peer(Machine[P]):
     def refused(self, state: P, question: str, error: ShoalError) -> tuple[P, Effects]:
         """Go on, or give up, without the answer."""
         return state, (Abort(error),)
+
+
+def unpriced(question: str) -> RemoteProtocolError:
+    """The refusal of a question that the study does not contain; a peer's `Peer.price` raises it."""
+    return RemoteProtocolError(
+        "PROTO-002",
+        f"The aggregator asks {question!r:.80}, which is not part of the study.",
+        why="What the study does not name cannot be priced, and is not answered.",
+    )

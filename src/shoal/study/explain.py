@@ -97,8 +97,6 @@ def _unknown(path: Path) -> Problem:
     home = [name for name, model in _TABLES.items() if key in model.model_fields]
     if close:
         fix = f"Did you mean {close[0]}?"
-    elif not table and key in ("features", "labels"):
-        fix = "Start each feature with a line [[feature]], the label with [label]."
     elif home:
         fix = f"{key} belongs under [{home[0]}]."
     else:

@@ -21,7 +21,7 @@ from shoal.study.explain import explain
 from shoal.study.spec import Study
 from shoal.study.values import Line
 
-MAX_ROSTER = 100_000
+MAX_ROSTER = 10_000
 MAX_URL = 500
 
 _DOMAIN = b"shoal manifest 1\x00"

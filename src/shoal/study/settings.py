@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shoal.study.values import Count, Items, Line, Number, Table
+from shoal.study.values import Items, Line, Table
 
-Positive = Annotated[Number, Field(gt=0, le=1e6)]
+Positive = Annotated[float, Field(gt=0, le=1e6)]
 Small = Annotated[int, Field(ge=1, le=10_000)]
 
 
@@ -98,7 +98,7 @@ class PFDS(Table):
     Ref: PFDS Algorithm 3 for h_max and t, Algorithm 5 for p, §3.1 for b.
     """
 
-    n_holders: Count = Field(description="m: organisations that share.", le=100_000)
+    n_holders: Small = Field(description="m: organisations that share.")
     max_depth: Annotated[int, Field(ge=2, le=32)] | None = Field(default=None, description="h_max: levels of a tree. Variant paper.")
     n_candidates: Small | None = Field(default=None, description="t: split values tried at a node. Variant paper.")
     n_levels: Annotated[int, Field(ge=2, le=32)] | None = Field(

@@ -22,10 +22,10 @@ from shoal.mechanisms.base import MAX_EPSILON, MIN_EPSILON
 from shoal.privacy.events import Unit
 from shoal.study.rules import fill, problems
 from shoal.study.settings import DDML, PFDS, SDQ, AnonML, Small
-from shoal.study.values import Count, Items, Line, Number, Paragraph, Table
+from shoal.study.values import Count, Items, Line, Number, Paragraph, PlusZero, Table
 
 ProtocolName = Literal["anonml", "ddml", "sdq", "pfds"]
-Epsilon = Annotated[Number, Field(ge=MIN_EPSILON, le=MAX_EPSILON)]
+Epsilon = Annotated[float, Field(ge=MIN_EPSILON, le=MAX_EPSILON)]
 
 MAX_FEATURES = 2_000
 MAX_CUTS = 1_000
@@ -77,8 +77,8 @@ class FeatureSpec(Table):
 class Privacy(Table):
     """``[privacy]``: the whole budget of one unit for the whole study, and what the unit is."""
 
-    epsilon: Epsilon = Field(description="The whole budget of one unit.")
-    delta: Annotated[Number, Field(ge=0, le=0.01)] = Field(
+    epsilon: Epsilon = Field(description="The whole budget of one unit for what is learned; [queries] come on top.")
+    delta: Annotated[float, Field(ge=0, le=0.01), PlusZero] = Field(
         default=0.0, description="Chance that the guarantee fails: trust shuffled (required), trust secure-sum of pfds, and ddml."
     )
     unit: Literal["person", "record", "update", "weight"] = Field(
@@ -97,7 +97,7 @@ class Participation(Table):
 
     minimum: Count = Field(description="Fewest participants (people, devices, databases, organisations) to learn from.")
     size: Count = Field(description="Declared size, a public guess: people or devices; rows in all for sdq and pfds.")
-    honest_share: Annotated[Number, Field(gt=0, le=1)] | None = Field(
+    honest_share: Annotated[float, Field(gt=0, le=1)] | None = Field(
         default=None, description="Share of participants that are taken to answer honestly; trust shuffled only, and required there."
     )
     closes: Annotated[AwareDatetime, AfterValidator(lambda moment: moment.astimezone(UTC))] | None = Field(

@@ -46,7 +46,8 @@ def _list_as_tuple(value: object) -> object:
 Line = Annotated[str, Field(min_length=1, max_length=MAX_TEXT), AfterValidator(_plain_line)]
 Paragraph = Annotated[str, Field(min_length=1, max_length=MAX_PARAGRAPH), AfterValidator(_plain_paragraph)]
 # Adding zero turns -0.0 into 0.0, which reads the same and must have the same digest.
-Number = Annotated[float, AfterValidator(lambda number: number + 0.0)]
+PlusZero = AfterValidator(lambda number: number + 0.0)
+Number = Annotated[float, PlusZero]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Items = BeforeValidator(_list_as_tuple)
 """Marks a tuple that is written as a list; strict models would refuse the list."""

@@ -43,7 +43,11 @@ def test_json_holds_the_plan_and_the_label(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_shows_what_a_crowd_adds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    edits = (('trust = "local"', 'trust = "shuffled"'), ("epsilon = 2.0", "delta = 1e-6\nepsilon = 2.0"), ("size =", "honest_share = 0.9\nsize ="))
+    edits = (
+        ('trust = "local"', 'trust = "shuffled"'),
+        ("epsilon = 2.0", "delta = 1e-6\nepsilon = 2.0"),
+        ("size =", "honest_share = 0.9\nsize ="),
+    )
     check(write(tmp_path, "anonml", *edits))
     printed = capsys.readouterr().out
     assert "crowd     epsilon 0.39" in printed and "In a crowd" in printed
@@ -68,7 +72,9 @@ def test_counts_the_rows_that_fit(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("10,50,3,DE", "DATA-007"),
     ],
 )
-def test_data_that_does_not_fit_is_refused_without_its_value(row: str, code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_that_does_not_fit_is_refused_without_its_value(
+    row: str, code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = tmp_path / "rows.csv"
     data.write_text(f"hours_watched,homework_mean,forum_posts,country,passed\n10,50,3,DE,no\n{row}\n")
     for option in ("data", "like"):

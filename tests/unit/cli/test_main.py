@@ -30,7 +30,9 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.strip() == __version__
 
 
-@pytest.mark.parametrize("arguments", [["swim"], ["hello", "--loudly"], ["check"], ["audit", "mechanism"], ["ledger", "limit", "--epsilon", "many"]])
+@pytest.mark.parametrize(
+    "arguments", [["swim"], ["hello", "--loudly"], ["check"], ["audit", "mechanism"], ["ledger", "limit", "--epsilon", "many"]]
+)
 def test_a_wrong_command_line_gets_a_sentence(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == 2
     printed = capsys.readouterr()

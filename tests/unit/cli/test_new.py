@@ -20,7 +20,11 @@ from shoal.study.templates import PROTOCOLS
 def test_what_is_written_passes_the_check(protocol: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home = tmp_path / "study"
     new(home, protocol=protocol)  # type: ignore[arg-type]
-    assert sorted(str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()) == ["README.md", "data/example.csv", "study.toml"]
+    assert sorted(str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()) == [
+        "README.md",
+        "data/example.csv",
+        "study.toml",
+    ]
     assert "shoal check study.toml --data data/example.csv" in capsys.readouterr().out
     check(home / "study.toml", data=str(home / "data/example.csv"), like=str(home / "data/example.csv"), json=True)
     checked = json.loads(capsys.readouterr().out)
@@ -78,7 +82,9 @@ def test_a_failure_half_way_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
 
 
 class TestFrom:
-    ROWS = "id,age,city,note,passed\n" + "".join(f"k{i},{20 + i % 40},{'Rome' if i % 3 else 'Oslo'},{i * 0.37},{'yes' if i % 2 else 'no'}\n" for i in range(200))
+    ROWS = "id,age,city,note,passed\n" + "".join(
+        f"k{i},{20 + i % 40},{'Rome' if i % 3 else 'Oslo'},{i * 0.37},{'yes' if i % 2 else 'no'}\n" for i in range(200)
+    )
 
     def write(self, tmp_path: Path, text: str) -> str:
         (tmp_path / "rows.csv").write_text(text)
@@ -109,7 +115,14 @@ class TestFrom:
 
     @pytest.mark.parametrize(
         "text",
-        ["a\n1\n", "id,y\n" + "".join(f"k{i},{i % 2}\n" for i in range(200)), "a,y\n1,x\n2,x\n", "a,y\n1,\x1b\n2,x\n", "a\x1b,y\n1,x\n2,z\n", ""],
+        [
+            "a\n1\n",
+            "id,y\n" + "".join(f"k{i},{i % 2}\n" for i in range(200)),
+            "a,y\n1,x\n2,x\n",
+            "a,y\n1,\x1b\n2,x\n",
+            "a\x1b,y\n1,x\n2,z\n",
+            "",
+        ],
     )
     def test_refuses_tables_that_make_no_study(self, text: str, tmp_path: Path) -> None:
         with pytest.raises(ShoalError):

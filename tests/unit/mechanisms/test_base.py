@@ -10,11 +10,20 @@ import pytest
 
 from shoal.errors import MechanismError
 from shoal.mechanisms.base import check_delta, check_epsilon, check_integers
+from shoal.privacy.rounding import GRAINS, grains_up
 
 
-@pytest.mark.parametrize("epsilon", [1e-9, 0.1, 1, np.float64(0.5), np.float32(0.5), 64.0])
-def test_an_epsilon_is_taken_exactly(epsilon: float) -> None:
-    assert check_epsilon(epsilon) == Fraction(float(epsilon))
+@pytest.mark.parametrize("epsilon", [1e-9, 0.1, 0.3, 1, np.float64(0.5), np.float32(0.5), 64.0])
+def test_an_epsilon_is_never_taken_for_more_than_a_ledger_counts(epsilon: float) -> None:
+    exact = check_epsilon(epsilon)
+    assert exact <= Fraction(float(epsilon))
+    assert exact <= Fraction(grains_up(float(epsilon)), GRAINS)
+    assert float(exact) == epsilon
+
+
+def test_a_tenth_is_a_tenth_and_three_tenths_are_not_more() -> None:
+    assert check_epsilon(0.1) == Fraction(1, 10) < Fraction(0.1)
+    assert check_epsilon(0.3) == Fraction(0.3) < Fraction(3, 10)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, 9e-10, 64.1, math.inf, math.nan])

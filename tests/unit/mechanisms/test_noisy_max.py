@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from shoal.entropy import SeededEntropy
 from shoal.errors import MechanismError
+from shoal.mechanisms.base import check_epsilon
 from shoal.mechanisms.exponential import CountScore
 from shoal.mechanisms.laplace import geometric_sampler
 from shoal.mechanisms.noisy_max import NoisyMax
@@ -44,7 +44,7 @@ def worst_log_ratio(mechanism: NoisyMax, levels: tuple[int, ...], moves: range, 
 @pytest.mark.parametrize("n_candidates", [2, 3])
 def test_monotone_scores_cost_epsilon_without_a_factor_of_two(epsilon: float, n_candidates: int) -> None:
     mechanism = NoisyMax(epsilon, CountScore(), ADD_REMOVE)
-    assert mechanism.rate == Fraction(epsilon)
+    assert mechanism.rate == check_epsilon(epsilon)
     worst = worst_log_ratio(mechanism, (0, 1, 2, 4), range(2), n_candidates)
     assert worst == pytest.approx(epsilon, abs=1e-9)
 

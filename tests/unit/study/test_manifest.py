@@ -102,7 +102,9 @@ def test_refuses_keys_rosters_and_addresses_that_cannot_be_used(changes: dict[st
     assert error.value.code == "MANIFEST-002"
 
 
-@pytest.mark.parametrize("relay", ["http://127.0.0.1:8700", "http://localhost", "http://[::1]:80/x", "http://abc.onion/r", "https://a.example:443/r"])
+@pytest.mark.parametrize(
+    "relay", ["http://127.0.0.1:8700", "http://localhost", "http://[::1]:80/x", "http://abc.onion/r", "https://a.example:443/r"]
+)
 def test_accepts_loopback_and_onion_addresses(relay: str) -> None:
     assert replace(FULL, relay=relay).relay == relay
 

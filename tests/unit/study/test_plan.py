@@ -23,6 +23,7 @@ FEATURES: list[dict[str, Any]] = [
     {"name": "kind", "values": ["a", "b", "c"], "missing": False},
     {"name": "height", "range": [0, 3]},
 ]
+PAPER = {"n_partitions": 4, "n_subsets": 3, "subset_size": 1}
 QUERIES = {"features": ["age", "kind"], "n_queries": 4, "epsilon_release": 0.25}
 
 
@@ -68,10 +69,8 @@ class TestAnonML:
         n = 10_000 // 3
         assert [forecast.value for forecast in plan.forecasts] == [best(1.2, cells, n).expected_error(n) for cells in (2, 6, 8)]
 
-    PAPER = {"n_partitions": 4, "n_subsets": 3, "subset_size": 1}
-
     def test_paper_shares_the_budget_among_tables_and_medians(self) -> None:
-        plan = make_plan(study("anonml", variant="paper", anonml=self.PAPER))
+        plan = make_plan(study("anonml", variant="paper", anonml=PAPER))
         tables, medians = plan.releases
         assert (tables.count, medians.count) == (3, 1)
         assert tables.event.epsilon == pytest.approx(0.3) and medians.event.epsilon == pytest.approx(0.3)
@@ -82,7 +81,7 @@ class TestAnonML:
         assert plan.statement().paper_epsilon == pytest.approx(0.9)
 
     def test_paper_accounting_spends_more_than_it_says_and_the_plan_shows_both(self) -> None:
-        plan = make_plan(study("anonml", variant="paper", anonml={**self.PAPER, "accounting": "paper"}))
+        plan = make_plan(study("anonml", variant="paper", anonml={**PAPER, "accounting": "paper"}))
         assert [release.event.epsilon for release in plan.releases] == [pytest.approx(0.4)] * 2
         assert paper_total(plan.study) == pytest.approx(1.2)
         assert plan.loss.epsilon == pytest.approx(1.6)
@@ -95,7 +94,7 @@ class TestAnonML:
         assert paper_total(plan.study) == pytest.approx(1.2)
 
     def test_declared_bins_need_no_median(self) -> None:
-        plan = make_plan(study("anonml", variant="paper", anonml={**self.PAPER, "n_subsets": 2}, feature=FEATURES[:2]))
+        plan = make_plan(study("anonml", variant="paper", anonml={**PAPER, "n_subsets": 2}, feature=FEATURES[:2]))
         [tables] = plan.releases
         assert tables.count == 2 and tables.event.epsilon == pytest.approx(0.6)
         cells = best(tables.event.epsilon, 8, 2500, ("random-response", "rappor", "pq"))
@@ -186,7 +185,11 @@ class TestDDML:
 class TestSDQ:
     def test_paper_accounting_is_b_over_twice_the_levels(self) -> None:
         plan = make_plan(study("sdq", variant="paper", sdq={"n_databases": 10, "depth": 3}, privacy={"epsilon": 0.8}))
-        assert priced(plan) == [("discrete-laplace", 4, 0.1), ("discrete-laplace", 18, math.floor(0.1e12 / 6) / 1e12), ("discrete-laplace", 1, 0.1)]
+        assert priced(plan) == [
+            ("discrete-laplace", 4, 0.1),
+            ("discrete-laplace", 18, math.floor(0.1e12 / 6) / 1e12),
+            ("discrete-laplace", 1, 0.1),
+        ]
         assert plan.loss.epsilon == pytest.approx(0.8) and plan.loss.epsilon <= 0.8
         assert plan.loss.scope.adversary == "the miner and up to 4 colluding databases"
 
@@ -210,9 +213,7 @@ class TestSDQ:
         assert many == pytest.approx(few * math.sqrt(10 / 6))
 
     def test_a_person_with_several_rows_needs_more_noise_for_the_same_price(self) -> None:
-        one, two = (
-            make_plan(study("sdq", data={"person": "p", "max_rows_per_person": rows})).releases[1].event for rows in (1, 2)
-        )
+        one, two = (make_plan(study("sdq", data={"person": "p", "max_rows_per_person": rows})).releases[1].event for rows in (1, 2))
         assert one.epsilon == two.epsilon and two.parameters["scale"] == pytest.approx(2 * float(one.parameters["scale"]))
         assert two.scope.unit is Unit.PERSON and two.scope.relation is Relation.ADD_REMOVE
 
@@ -252,7 +253,9 @@ class TestPFDS:
 
     @pytest.mark.parametrize(("size", "n_rounds"), [(10**6, 6), (10_000, 3), (3_000, 1), (100, 0)])
     def test_gaussian_sums_keep_to_epsilon_and_delta(self, size: int, n_rounds: int) -> None:
-        plan = make_plan(study("pfds", trust="secure-sum", privacy={"epsilon": 1.0, "delta": 1e-6}, participation={"minimum": 10, "size": size}))
+        plan = make_plan(
+            study("pfds", trust="secure-sum", privacy={"epsilon": 1.0, "delta": 1e-6}, participation={"minimum": 10, "size": size})
+        )
         assert {release.event.mechanism for release in plan.releases} == {"discrete-gaussian"}
         assert [release.count for release in plan.releases if release.name == "sums of residuals"] == ([n_rounds] if n_rounds else [])
         assert plan.loss.epsilon == pytest.approx(1.0, rel=1e-6) and plan.loss.epsilon <= 1.0 and plan.loss.delta == 1e-6
@@ -260,7 +263,8 @@ class TestPFDS:
     def test_a_larger_population_is_forecast_to_be_more_exact(self) -> None:
         for more in ({}, {"trust": "secure-sum"}, {"trust": "secure-sum", "privacy": {"epsilon": 1.0, "delta": 1e-6}}):
             small, large = (
-                make_plan(study("pfds", participation={"minimum": 10, "size": size}, **more)).forecasts[0].value for size in (1_000, 100_000)
+                make_plan(study("pfds", participation={"minimum": 10, "size": size}, **more)).forecasts[0].value
+                for size in (1_000, 100_000)
             )
             assert large < small / 5
 

@@ -16,6 +16,7 @@ from shoal.privacy.events import Unit
 from shoal.study.explain import explain
 from shoal.study.rules import TRUSTS, default_colluders
 from shoal.study.spec import Study, json_schema
+from shoal.study.templates import study_text
 
 BASE: dict[str, Any] = {
     "title": "Naps",
@@ -127,8 +128,9 @@ def test_the_schema_is_what_the_protocols_use() -> None:
 
 
 def test_groups_are_numbered_by_name_whatever_their_order() -> None:
-    first = {**BASE["feature"][1], "groups": {"y": ["c"], "x": ["a", "b"]}}
-    assert Study(**document(feature=[first])).feature[0] == Study(**document(feature=[BASE["feature"][1]])).feature[0]
+    turned = {**BASE["feature"][1], "groups": {"y": ["c"], "x": ["a", "b"]}}
+    feature = Study(**document(feature=[turned])).schema().features[0]
+    assert isinstance(feature, Categorical) and list(feature.groups or ()) == ["x", "y"]
 
 
 FEATURE = BASE["feature"][0]
@@ -269,3 +271,19 @@ def test_the_module_prints_the_json_schema() -> None:
     properties = json.loads(done.stdout)["properties"]
     assert {"title", "feature", "privacy", "sdq"} <= set(properties)
     assert json_schema()["required"] == ["title", "purpose", "contact", "protocol", "label", "feature", "privacy", "participation"]
+
+
+class TestReference:
+    PAGE = (Path(__file__).parents[3] / "docs/reference/study.md").read_text("utf-8")
+
+    @pytest.mark.parametrize("name", [name for name, field in Study.model_fields.items()])
+    def test_every_key_is_explained(self, name: str) -> None:
+        assert f"| `{name}` |" in self.PAGE or f"`[{name}]`" in self.PAGE or f"`[[{name}]]`" in self.PAGE
+
+    @pytest.mark.parametrize(("title", "table"), [(title, table) for title, table in json_schema()["$defs"].items()])
+    def test_every_key_of_a_table_is_explained(self, title: str, table: dict[str, Any]) -> None:
+        assert all(f"| `{key}` |" in self.PAGE for key in table["properties"]), title
+
+    @pytest.mark.parametrize("protocol", TABLES)
+    def test_the_examples_are_the_starter_studies(self, protocol: str) -> None:
+        assert f"```toml\n{study_text(protocol)}```" in self.PAGE

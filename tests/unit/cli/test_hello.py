@@ -1,0 +1,49 @@
+"""The demonstration: what it shows is true, and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shoal.cli.main import run
+
+
+def test_shows_truth_report_odds_and_ledger(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["hello"]) == 0
+    printed = capsys.readouterr().out
+    for part in (
+        "true answer",
+        "what leaves",
+        "73.1 %",
+        "at most 73.2 of 100",
+        "person, relation replace, against everyone",
+        "spent 1.0 of 4.0",
+    ):
+        assert part in printed
+    assert printed.rstrip().endswith("next      shoal new my-study --protocol anonml")
+
+
+def test_json_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["hello", "--epsilon", "2", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["event"]["unit"] == "person"
+    assert 2 - 1e-9 < shown["event"]["epsilon"] <= 2
+    person, crowd = shown["person"], shown["crowd"]
+    assert person["bytes"] == person["retry"] == {"no": "00", "yes": "01"}[person["sent"]]
+    assert person["state"] == "sent"
+    # Eight standard errors: one run in 10^15 fails by chance.
+    assert abs(crowd["estimated_share"] - crowd["true_share"]) < 8 * crowd["standard_error"]
+
+
+def test_the_ledger_refuses_in_the_demonstration_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["hello", "--epsilon", "5"]) == 4
+    assert capsys.readouterr().err.startswith("BUDGET-002")
+
+
+def test_leaves_no_file_and_does_not_touch_the_users_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOAL_LEDGER", str(tmp_path / "mine.db"))
+    monkeypatch.chdir(tmp_path)
+    assert run(["hello"]) == 0
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,237 @@
+"""``shoal ledger``: what is printed, as text and as JSON, and the exit codes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.cli.ledger_view import history_text, limits_text, pending_text, totals_text, usage_data
+from shoal.cli.main import run
+from shoal.clock import SystemClock
+from shoal.participant.ledger_file import LedgerFile
+from shoal.privacy.events import Event, Relation, Scope, Unit
+from shoal.privacy.limits import DEFAULT_LIMITS, Limit, Period
+from shoal.privacy.rounding import grains_down
+
+Run = Callable[..., tuple[int, str, str]]
+PERSON = Scope(Unit.PERSON, Relation.REPLACE, "everyone")
+RECORD = Scope(Unit.RECORD, Relation.ADD_REMOVE, "the miner")
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "data" / "ledger.db"
+    monkeypatch.setenv("SHOAL_LEDGER", str(path))
+    return path
+
+
+@pytest.fixture
+def shoal(capsys: pytest.CaptureFixture[str], path: Path) -> Run:
+    def ledger(*words: str) -> tuple[int, str, str]:
+        code = run(["ledger", *words])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return ledger
+
+
+@pytest.fixture
+def used(path: Path) -> Path:
+    """A ledger with a release in every state."""
+    with LedgerFile(path, SystemClock()) as ledger:
+        for i, (scope, title) in enumerate(
+            [(PERSON, "Sleep"), (PERSON, "Sleep"), (RECORD, "=SUM(A1:A9)"), (RECORD, "Clinic"), (PERSON, "Diet")]
+        ):
+            event = Event("test", {}, scope, 0.7, 1e-7 if scope is RECORD else 0.0, reads=("age",))
+            ledger.reserve("d1", f"q{i}", event, source="me.csv", recipient="https://x.org", title=title)
+            if i > 0:
+                ledger.store("d1", f"q{i}", bytes(100 + i))
+            if i in (2, 3):
+                ledger.mark_sending("d1", f"q{i}")
+        ledger.mark_sent("d1", "q3")
+        ledger.void("d1", "q4")
+    return path
+
+
+def test_show_without_a_ledger_says_so_and_makes_none(shoal: Run, path: Path) -> None:
+    for words in (["show"], ["limit"]):
+        code, out, _ = shoal(*words)
+        assert code == 0
+        assert out.startswith(f"There is no ledger at {path} yet: nothing was spent.")
+        assert "epsilon 4.0  person, replace, all sources together, a year" in out
+    data = json.loads(shoal("show", "--json")[1])
+    assert (data["exists"], data["totals"], data["history"]) == (False, [], [])
+    assert not path.parent.exists()
+
+
+def test_show_says_what_was_spent_held_and_sent(shoal: Run, used: Path) -> None:
+    code, out, err = shoal("show")
+    assert (code, err) == (0, "")
+    assert "me.csv: epsilon 0 spent, 1.4 held, in 2 releases (person, replace, against everyone)" in out
+    assert "me.csv: epsilon 1.4 spent, 0 held, delta 2e-07, in 2 releases (record, add-remove, against the miner)" in out
+    assert "[#######.............] epsilon 1.4 of 4.0, 2.6 left  (person, replace, all sources together, a year)" in out
+    assert "[##############......] epsilon 2.8 of 4.0, 1.2 left  (record, replace, all sources together, a year)" in out
+    waiting, sent = out.split("Waiting")[1].split("\n\nSent\n")
+    assert [line.split()[0] for line in waiting.splitlines()[1:]] == ["reserved", "stored", "sending"]
+    assert "question q0, about me.csv, to https://x.org: not drawn yet, epsilon 0.7 (person, replace, against everyone)" in waiting
+    assert "Clinic, question q3, about me.csv, to https://x.org: 103 bytes, epsilon 0.7, delta 1e-07 (record" in sent
+    assert sent.count("not acknowledged") == 1
+    assert "Diet" not in out
+    assert out.endswith("next      shoal ledger verify\n")
+
+
+def test_show_as_data(shoal: Run, used: Path) -> None:
+    data: dict[str, Any] = json.loads(shoal("show", "--json", "--ledger", str(used))[1])
+    assert data["totals"][1]["epsilon_spent"] == 1.4
+    assert data["totals"][1]["delta_spent"] == 2e-7
+    assert [entry["question"] for entry in data["pending"]] == ["q0", "q1", "q2"]
+    assert [entry["question"] for entry in data["history"]] == ["q2", "q3"]
+    assert data["limits"][0]["epsilon_left"] == 2.6
+
+
+def test_verify_prints_a_head_that_it_finds_again(shoal: Run, used: Path) -> None:
+    head = json.loads(shoal("verify", "--json")[1])["head"]
+    code, out, _ = shoal("verify", "--head", head)
+    assert code == 0
+    assert f"The head that you noted is in it.\nIts head, to note down in another place:\n  {head}" in out
+    code, _, err = shoal("verify", "--head", "999:" + head.split(":")[1])
+    assert code == 1
+    assert err.startswith("LEDGER-007  The head that you noted is record 999;")
+    assert shoal("verify", "--head", "what?")[0] == 2
+
+
+@pytest.mark.parametrize("command", ["verify", "export"])
+def test_what_needs_a_ledger_says_that_there_is_none(shoal: Run, path: Path, command: str) -> None:
+    code, _, err = shoal(command)
+    assert code == 1
+    assert err.startswith(f"LEDGER-010  There is no ledger at {path}.")
+    assert not path.parent.exists()
+
+
+def test_limits_are_set_changed_and_removed(shoal: Run, path: Path) -> None:
+    assert "epsilon 0 of 2.5, 2.5 left" in shoal("limit", "--epsilon", "2.5")[1]
+    code, out, _ = shoal("limit", "--releases", "3", "--feature", "age", "--per", "month", "--unit", "record", "--source", "me.csv")
+    assert code == 0
+    assert "  0 of 3 releases  (record, replace, source me.csv, releases that read age, a month)" in out
+    assert "It is no claim about the fact" in out
+    # A cap that is not mentioned stays.
+    assert (
+        "epsilon 0 of 2.5, 2.5 left, 0 of 7 releases  (person, replace, all sources together, a year)"
+        in shoal("limit", "--releases", "7")[1]
+    )
+    assert "epsilon 0 of 3.0, 3.0 left, 0 of 7 releases  (person" in shoal("limit", "--epsilon", "3")[1]
+    assert "person" not in shoal("limit", "--remove")[1]
+    code, _, err = shoal("limit", "--remove")
+    assert (code, err.split()[0]) == (2, "LEDGER-009")
+    listed = json.loads(shoal("limit", "--json")[1])["limits"]
+    assert [(item["unit"], item["feature"]) for item in listed] == [("record", None), ("update", None), ("weight", None), ("record", "age")]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--epsilon", "-1"],
+        ["--epsilon", "nan"],
+        ["--epsilon", "abc"],
+        ["--epsilon", "inf"],
+        ["--epsilon", "1e7"],
+        ["--epsilon="],
+        ["--releases", "-1"],
+        ["--releases", "2.5"],
+        ["--releases", "9999999999"],
+        ["--epsilon", "1", "--unit", "galaxy"],
+        ["--epsilon", "1", "--relation", "swap"],
+        ["--epsilon", "1", "--per", "century"],
+        ["--epsilon", "1", "--source", ""],
+        ["--epsilon", "1", "--feature", "a\x1bb"],
+        ["--epsilon", "1", "--remove"],
+        ["--colour", "red"],
+    ],
+)
+def test_a_bad_limit_is_a_sentence_and_makes_no_ledger(shoal: Run, path: Path, words: list[str]) -> None:
+    code, out, err = shoal("limit", *words)
+    assert (code, out) == (2, "")
+    assert err.split()[0] in ("USAGE-001", "LEDGER-009")
+    assert "Traceback" not in err
+    assert not path.parent.exists()
+
+
+def test_export_leaves_out_the_bytes_and_nothing_else(shoal: Run, used: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.json"
+    code, out, _ = shoal("export", "--to", str(target))
+    assert (code, out.splitlines()[0]) == (0, f"Wrote 5 entries of {used} to {target}.")
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    data = json.loads(target.read_text())
+    assert data == json.loads(shoal("export", "--json")[1])
+    assert [entry["state"] for entry in data["entries"]] == ["reserved", "stored", "sending", "sent", "voided"]
+    assert data["entries"][1]["bytes"] == 101
+    assert len(data["entries"][1]["sha256"]) == 64
+    assert list(tmp_path.glob(".*.part")) == []
+
+
+def test_export_as_a_table(shoal: Run, used: Path, tmp_path: Path) -> None:
+    printed = shoal("export")[1]
+    assert shoal("export", "--to", str(tmp_path / "out.csv"))[0] == 0
+    assert (tmp_path / "out.csv").read_text() == printed
+    rows = list(csv.DictReader(io.StringIO(printed)))
+    assert [row["question"] for row in rows] == ["q0", "q1", "q2", "q3", "q4"]
+    assert rows[2]["title"] == "'=SUM(A1:A9)"
+    assert (rows[3]["epsilon"], rows[3]["delta"], rows[3]["reads"], rows[3]["voided_at"]) == ("0.7", "1e-07", "age", "")
+    assert rows[4]["voided_at"]
+
+
+def test_export_does_not_write_where_it_should_not(shoal: Run, used: Path, tmp_path: Path) -> None:
+    assert shoal("export", "--to", str(tmp_path / "out.xlsx"))[0] == 2
+    assert shoal("export", "--to", str(tmp_path / "nowhere" / "out.json"))[0] == 1
+    (tmp_path / "folder.json").mkdir()
+    assert shoal("export", "--to", str(tmp_path / "folder.json"))[0] == 1
+    used.rename(tmp_path / "ledger.json")
+    before = (tmp_path / "ledger.json").read_bytes()
+    code, _, err = shoal("export", "--ledger", str(tmp_path / "ledger.json"), "--to", str(tmp_path / "ledger.json"))
+    assert (code, err.split()[0]) == (2, "USAGE-001")
+    assert (tmp_path / "ledger.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["show", "verify", "limit", "export"])
+def test_a_file_that_is_no_ledger_is_a_sentence_everywhere(shoal: Run, path: Path, command: str) -> None:
+    path.parent.mkdir()
+    path.write_text("no ledger")
+    code, _, err = shoal(command)
+    assert (code, err.split()[0]) == (1, "LEDGER-004")
+    error = json.loads(shoal(command, "--json")[1])["error"]
+    assert error["code"] == "LEDGER-004"
+
+
+def test_a_limit_that_cannot_be_kept_is_shown_as_such(path: Path, used: Path) -> None:
+    with LedgerFile(path, SystemClock()) as ledger:
+        ledger.set_limit(Limit(Unit.PERSON, grains_down(9.0), Relation.ADD_REMOVE, Period.EVER))
+        ledger.set_limit(Limit(Unit.RECORD, 0))
+        usages = ledger.limits()
+    text = limits_text(usages)
+    assert "cannot be kept: 2 releases under replace count, which no add-remove epsilon bounds  (person, add-remove" in text
+    assert "[####################] epsilon 2.8 of 0, 0 left  (record" in text
+    assert (usage_data(usages[-2])["uncountable"], usage_data(usages[-2])["since"], usage_data(usages[-2])["epsilon_left"]) == (
+        2,
+        None,
+        0.0,
+    )
+
+
+def test_an_empty_ledger_has_a_word_for_every_part() -> None:
+    assert limits_text([]).endswith("\n  none: everything is refused")
+    for text in (totals_text([]), pending_text([]), history_text([])):
+        assert text.endswith("\n  nothing")
+    assert len(DEFAULT_LIMITS) == len(Unit)
+
+
+def test_help_says_what_a_feature_limit_is_not(shoal: Run) -> None:
+    code, out, _ = shoal("limit", "--help")
+    assert code == 0
+    assert "no claim about" in " ".join(out.replace("│", " ").split())
