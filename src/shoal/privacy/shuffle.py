@@ -7,8 +7,10 @@ shuffled batch can do no better than tell these two pairs apart (replace one, ei
     C ~ Bin(n - 1, gamma)    A ~ Bin(C, 1/2)    D ~ Bernoulli(a), a = e^epsilon_local / (e^epsilon_local + 1)
     (A + D, C - A + 1 - D)   against   (A + 1 - D, C - A + D)
 
-For binary random response gamma = 2 / (e^epsilon_local + 1), the chance that a message is a coin. The delta of the pair is summed
-over all likely C, and every rounding and everything left out is added on top, so an answer is never below the bound.
+For binary random response gamma = 2 / (e^epsilon_local + 1), the chance that a message is a coin; this pair still tells a reader
+more than the batch does, and for crowds of up to `MAX_EXACT` the exact figure, the worst over all data of the others, is computed
+instead. The delta of the pair is summed over all likely C, and every rounding and everything left out is added on top, so
+an answer is never below the bound.
 
 Ref: Feldman, McMillan, Talwar 2021, "Hiding Among the Clones", Section 3, in its numeric form.
 The later paper of the same authors is not used: its erratum restricts the theorems as first published.
@@ -29,6 +31,9 @@ Ints = npt.NDArray[np.int64]
 
 MAX_MESSAGES = 10**8
 """A larger crowd is counted as one of this size, which is safe: more messages never reveal more."""
+
+MAX_EXACT = 1_000
+"""Largest crowd of binary random response that is computed exactly; beyond it, a bound."""
 
 _SLACK = 1e-10
 """Bound on the relative error of `binomial_pmf` (measured: below 1e-11), and so of sums of it."""
@@ -79,13 +84,20 @@ def amplify_binary(epsilon_local: float, n: int, delta: float) -> float:
     >>> round(amplify_binary(1.0, 10_000, 1e-6), 3)
     0.043
     """
-    return _search(_crowd(epsilon_local, n, is_binary=True), delta)
+    bound = _search(_crowd(epsilon_local, n, is_binary=True), delta)
+    # A larger crowd reveals no more than a part of it: the rest can be added by whoever reads the part.
+    return min(bound, _search(_bits(epsilon_local, min(n, MAX_EXACT)), delta))
 
 
 def delta_of(epsilon: float, epsilon_local: float, n: int, *, is_binary: bool = False) -> float:
-    """The delta that goes with a central epsilon, rounded up; 0 from ``epsilon_local`` on."""
+    """The delta that goes with a central epsilon, rounded up; 0 from ``epsilon_local`` on.
+
+    For binary random response it is exact up to `MAX_EXACT` messages, and a bound beyond.
+    """
     if not (math.isfinite(epsilon) and epsilon >= 0):
         raise _refused(f"epsilon = {epsilon}", "The central epsilon is a finite number, zero or more.")
+    if is_binary and n <= MAX_EXACT:
+        return _bits(epsilon_local, n).delta(epsilon)
     return _crowd(epsilon_local, n, is_binary=is_binary).delta(epsilon)
 
 
@@ -152,11 +164,45 @@ class _Crowd:
         return min(1.0, total + self.unlikely)
 
 
-def _crowd(epsilon_local: float, n: int, *, is_binary: bool) -> _Crowd:
+@dataclass(frozen=True, slots=True)
+class _Bits:
+    """Binary random response among others of whom everything is known: all that a shuffled batch shows is its number of ones."""
+
+    epsilon_local: float
+    ones: Floats
+    """(m, n) chances of how many ones the others send; a row for each number of them whose true bit is 1, up to half."""
+
+    def delta(self, epsilon: float) -> float:
+        """The worst over all data of the others, and both directions, rounded up; turning every bit around gives the other rows."""
+        if epsilon >= self.epsilon_local:
+            return 0.0
+        flipped, ratio = 1 / (math.exp(self.epsilon_local) + 1), math.exp(epsilon)
+        zero = np.pad(self.ones, ((0, 0), (0, 1))) * (1 - flipped) + np.pad(self.ones, ((0, 0), (1, 0))) * flipped
+        one = np.pad(self.ones, ((0, 0), (0, 1))) * flipped + np.pad(self.ones, ((0, 0), (1, 0))) * (1 - flipped)
+        gains = [np.maximum(a - ratio * b + _SLACK * (a + ratio * b), 0.0).sum(axis=1).max() for a, b in ((zero, one), (one, zero))]
+        return min(1.0, float(max(gains)))
+
+
+def _bits(epsilon_local: float, n: int) -> _Bits:
+    _check(epsilon_local, n)
+    flipped, kept = 1 / (math.exp(epsilon_local) + 1), 1 / (math.exp(-epsilon_local) + 1)
+    rows = []
+    for n_ones in range((n - 1) // 2 + 1):
+        n_zeros = n - 1 - n_ones
+        true_ones = binomial_pmf(np.arange(n_ones + 1), np.int64(n_ones), kept, flipped)
+        rows.append(np.convolve(true_ones, binomial_pmf(np.arange(n_zeros + 1), np.int64(n_zeros), flipped, kept)))
+    return _Bits(epsilon_local, np.array(rows))
+
+
+def _check(epsilon_local: float, n: int) -> None:
     if not (math.isfinite(epsilon_local) and 0 < epsilon_local <= 64):
         raise _refused(f"epsilon_local = {epsilon_local}", "The local epsilon is positive and at most 64.")
     if n < 1:
         raise _refused(f"n = {n}", "The batch holds at least the protected message.")
+
+
+def _crowd(epsilon_local: float, n: int, *, is_binary: bool) -> _Crowd:
+    _check(epsilon_local, n)
     others = min(n, MAX_MESSAGES) - 1
     if is_binary:
         p, q = 2 / (math.exp(epsilon_local) + 1), math.tanh(epsilon_local / 2)
@@ -195,7 +241,7 @@ def _tails(start: Ints, clones: Ints) -> tuple[Floats, Floats]:
     return tails, _SLACK * (opening + np.concatenate([[0.0], np.cumsum(coin + step)]))
 
 
-def _search(crowd: _Crowd, delta: float) -> float:
+def _search(crowd: _Crowd | _Bits, delta: float) -> float:
     """The smallest epsilon found whose delta is small enough; each candidate is proved by itself."""
     if not 0 < delta < 1:
         raise _refused(f"delta = {delta}", "Shuffling amplifies only up to a chance of failure, between 0 and 1.")

@@ -16,7 +16,7 @@ MAX_PROBLEMS = 50
 
 _KINDS = {
     "float_type": "a number",
-    "int_type": "a whole number",
+    "int_type": "a whole number, written without a point",
     "bool_type": "true or false",
     "string_type": "text in quotes",
     "tuple_type": "a list",
@@ -24,7 +24,7 @@ _KINDS = {
     "model_type": "a table",
     "datetime_type": "a date and time",
 }
-_NOT = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "a table"}
+_NOT = {bool: "true or false", int: "a number", str: "text", list: "a list", dict: "a table"}
 _LIMITS = {
     "greater_than": "more than {gt:g}",
     "greater_than_equal": "at least {ge:g}",
@@ -142,7 +142,7 @@ def _rewrite(kind: str, path: Path, value: object) -> str | None:
     try:
         if kind == "float_type" and isinstance(value, str):
             return f"{key} = {float(value)}"
-        if kind == "int_type" and isinstance(value, (str, float)):
+        if kind == "int_type" and isinstance(value, (str, float)) and float(value).is_integer():
             return f"{key} = {int(float(value))}"
     except (ValueError, OverflowError):
         return _meaning(path)

@@ -42,7 +42,13 @@ def test_the_worked_example_of_an_error() -> None:
     ("old", "new", "code", "what", "fix"),
     [
         ("size = 20000", "size = 2e4", "SPEC-012", "size = 20000.0 must be a whole number", "size = 20000"),
-        ("size = 20000", 'size = "many"', "SPEC-012", 'size = "many" must be a whole number, not text', "size: Declared size"),
+        (
+            "size = 20000",
+            'size = "many"',
+            "SPEC-012",
+            'size = "many" must be a whole number, written without a point, not text',
+            "size: Declared size",
+        ),
         ("missing = false", 'missing = "false"', "SPEC-012", 'missing = "false" must be true or false', "missing = false"),
         ('"no", "yes"', "false, true", "SPEC-012", "values[0] = false must be text in quotes", '"false", in quotes'),
         ('title = "Who finishes the course?"', "title = 7", "SPEC-012", "title = 7 must be text in quotes", 'title = "7"'),
