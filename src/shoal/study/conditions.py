@@ -67,10 +67,10 @@ def _ddml(study: Study) -> Iterator[Problem]:
     if study.variant == "paper" and table.merge != "discard":
         yield Problem("SPEC-022", ("ddml", "merge"), f'The paper discards; merge = "{table.merge}" belongs to plus.', 'merge = "discard"')
     n_values = len(study.label.values or ())
-    wants = {0: "identity", 2: "logit"}.get(n_values, "softmax")
-    if table.link != wants and not (table.link == "softmax" and n_values == 2):
+    fitting = {0: ("identity", "log"), 2: ("logit", "multinomial")}.get(n_values, ("multinomial",))
+    if table.link not in fitting:
         kind = f"a label of {n_values} values" if n_values else "a numeric label"
-        yield Problem("SPEC-021", ("ddml", "link"), f'link = "{table.link}" does not fit {kind}.', f'link = "{wants}"')
+        yield Problem("SPEC-021", ("ddml", "link"), f'link = "{table.link}" does not fit {kind}.', f'link = "{fitting[0]}"')
     if study.participation.minimum < table.n_instances:
         yield Problem(
             "SPEC-021",

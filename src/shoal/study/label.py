@@ -214,7 +214,7 @@ class Statement:
         yield "Asks", (self.purpose,)
         yield "By", (self.contact,)
         yield "Protocol", (f"{self.protocol}, {self.trust}" + (f": {_TRUST[self.trust]}" if self.trust in _TRUST else ""),)
-        yield "Leaves here", (self.leaves + ("" if self.bytes is None else f" ({self.bytes:,} bytes)"),)
+        yield "Leaves here", (self.leaves + ("" if self.bytes is None else f" ({self.bytes:,} byte{'s' if self.bytes != 1 else ''})"),)
         yield "Seen by", (self.seen_by,)
         yield "Protects", (f"{_UNITS[self.scope.unit]}: {_RELATIONS[self.scope.relation]}; against {self.scope.adversary}",)
         yield "Guarantee", tuple(self._guarantee())

@@ -164,11 +164,11 @@ def charged_as_update(event: Event, p: int) -> Event:
 
 
 def n_weights(study: Study) -> int:
-    """p: a constant, a weight for each number or cell, one for each combination of a cross; so many for each class of a softmax."""
+    """p: a constant, a weight for each number or cell, one for each combination of a cross; so many for each class of a multinomial one."""
     schema, settings = study.schema(), study.ddml or DDML()
     p = 1 + sum(_width(schema, name) for name in schema.names)
     p += sum(_width(schema, first) * _width(schema, second) for first, second in settings.crosses)
-    return p * (_n_labels(study) if settings.link == "softmax" else 1)
+    return p * (_n_labels(study) if settings.link == "multinomial" else 1)
 
 
 def _width(schema: Schema, name: str) -> int:

@@ -48,7 +48,7 @@ def fill(document: dict[str, Any]) -> dict[str, Any]:
     more: dict[str, dict[str, Any]] = {"privacy": {"unit": unit}}
     if protocol == "ddml":
         paper = variant == "paper"
-        more["ddml"] = {"merge": "discard" if paper else "blend", "admission": "max-z" if paper else "rms", "link": _link(document)}
+        more["ddml"] = {"merge": "discard" if paper else "blend", "link": _link(document)}
         document = {"ddml": {}, **document}
     if trust == "secure-sum" and protocol in ("sdq", "pfds"):
         table = document.get(protocol)
@@ -64,7 +64,7 @@ def _link(document: dict[str, Any]) -> str:
     values = label.get("values") if isinstance(label, dict) else None
     if not isinstance(values, (list, tuple)):
         return "identity"
-    return "logit" if len(values) == 2 else "softmax"
+    return "logit" if len(values) == 2 else "multinomial"
 
 
 def problems(study: Study) -> list[Problem]:

@@ -55,17 +55,17 @@ class DDML(Table):
         description="How an update enters the instances; by default blend for plus, discard for paper.",
         json_schema_extra={"default": None},
     )
-    link: Literal["logit", "softmax", "identity"] = Field(
+    link: Literal["identity", "logit", "log", "multinomial"] = Field(
         default="logit", description="How scores become predictions; by default as the label asks.", json_schema_extra={"default": None}
     )
     crosses: Annotated[tuple[Annotated[tuple[Line, Line], Items], ...], Items, Field(max_length=200)] = Field(
         default=(), description="Pairs of features whose combinations get weights of their own."
     )
-    admission: Literal["rms", "max-z", "none"] = Field(
-        default="rms", description="Test that refuses spam; by default rms for plus, max-z for paper.", json_schema_extra={"default": None}
+    admission: Literal["token", "signed", "open"] = Field(
+        default="signed", description="Who may send an update: one anonymous token each, an enrolled key that signs it, or anyone."
     )
-    spam_threshold: Positive = Field(
-        default=6.0, description="t: how far from the instances, in standard deviations, an update is refused."
+    spam_threshold: Positive | None = Field(
+        default=None, description="t: how far from the instances, in standard deviations, an update is refused; by default calibrated."
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import SpecError
-from shoal.privacy.shuffle import MAX_MESSAGES, amplify, amplify_binary, binomial_pmf, delta_of
+from shoal.privacy.shuffle import MAX_EXACT, MAX_MESSAGES, amplify, amplify_binary, binomial_pmf, delta_of
 
 TABLE = {
     # local epsilon: (any randomiser / binary) for n = 3,000, 10,000, 48,842 and 1,000,000, at delta 1e-6
@@ -62,10 +62,20 @@ def test_no_shuffled_random_response_exceeds_the_bound(k, epsilon_local):
 
 
 @pytest.mark.parametrize("epsilon_local", [0.3, 1.0, 4.0])
-def test_for_two_people_and_one_bit_the_bound_is_met(epsilon_local):
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 15])
+def test_for_one_bit_the_figure_is_the_worst_over_all_data_of_the_others(epsilon_local, n):
     for share in (0.0, 0.3, 0.9):
-        exact = true_delta(2, epsilon_local, [0], share * epsilon_local)
-        assert delta_of(share * epsilon_local, epsilon_local, 2, is_binary=True) == pytest.approx(exact, rel=1e-7)
+        crowds = [[1] * ones + [0] * (n - 1 - ones) for ones in range(n)]
+        worst = max(true_delta(2, epsilon_local, others, share * epsilon_local) for others in crowds)
+        assert worst <= delta_of(share * epsilon_local, epsilon_local, n, is_binary=True) <= worst * (1 + 1e-7) + 1e-9
+
+
+def test_beyond_the_exact_crowds_the_figure_never_rises():
+    sizes = (MAX_EXACT - 1, MAX_EXACT, MAX_EXACT + 1, MAX_EXACT + 300, 3 * MAX_EXACT)
+    figures = [amplify_binary(2.0, n, 1e-6) for n in sizes]
+    assert figures == sorted(figures, reverse=True)
+    assert figures[1] == figures[2]
+    assert figures[1] < amplify(2.0, MAX_EXACT, 1e-6)
 
 
 def test_the_pair_of_the_theorem_is_summed_exactly():

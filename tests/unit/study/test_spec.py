@@ -102,12 +102,12 @@ def test_a_person_column_makes_the_person_the_unit() -> None:
 
 def test_defaults_of_the_protocol_tables() -> None:
     plus, paper = Study(**document("ddml", ddml=None)).ddml, Study(**document("ddml", variant="paper")).ddml
-    assert plus is not None and (plus.merge, plus.admission, plus.link) == ("blend", "rms", "logit")
-    assert paper is not None and (paper.merge, paper.admission) == ("discard", "max-z")
+    assert plus is not None and (plus.merge, plus.admission, plus.link) == ("blend", "signed", "logit")
+    assert paper is not None and (paper.merge, paper.admission) == ("discard", "signed")
     number = Study(**document("ddml", label={"range": [0, 1], "values": None})).ddml
     assert number is not None and number.link == "identity"
     classes = Study(**document("ddml", label={"values": ["a", "b", "c"]})).ddml
-    assert classes is not None and classes.link == "softmax"
+    assert classes is not None and classes.link == "multinomial"
     sdq = Study(**document("sdq")).sdq
     assert sdq is not None and sdq.max_colluders == 34 and sdq.noise == "all-contribute"
     local, summed = Study(**document("pfds")).pfds, Study(**document("pfds", trust="secure-sum")).pfds
