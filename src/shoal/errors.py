@@ -91,6 +91,7 @@ CODES: dict[str, str] = {
     "LEDGER-008": "A release was moved through the ledger in a forbidden order.",
     "LEDGER-009": "A limit or a text cannot be written to the ledger.",
     "LEDGER-010": "There is no ledger yet where one is needed.",
+    "LEDGER-011": "A ledger that was opened before a fork is used after it, in the child.",
 }
 """Code -> what it means, in one or two sentences for the reference page."""
 

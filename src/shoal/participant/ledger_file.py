@@ -53,10 +53,13 @@ def default_path(environ: Mapping[str, str] = os.environ) -> Path:
     """Where the ledger is: ``SHOAL_LEDGER``, else ``shoal/ledger.db`` in the user's data directory."""
     if environ.get("SHOAL_LEDGER"):
         return Path(environ["SHOAL_LEDGER"])
-    data = environ.get("XDG_DATA_HOME", "")
+    data, home = environ.get("XDG_DATA_HOME", ""), environ.get("HOME", "")
     # The XDG specification has relative paths ignored.
-    home = Path(data) if data.startswith("/") else Path(environ.get("HOME") or "~").expanduser() / ".local" / "share"
-    return home / "shoal" / "ledger.db"
+    if not (data.startswith("/") or home.startswith("/")):
+        raise StoreError(
+            "LEDGER-001", "There is no place for the ledger: HOME is not set.", fix="Give one: --ledger PATH, or SHOAL_LEDGER."
+        )
+    return (Path(data) if data.startswith("/") else Path(home) / ".local" / "share") / "shoal" / "ledger.db"
 
 
 class LedgerFile:
@@ -79,11 +82,9 @@ class LedgerFile:
     >>> import tempfile
     >>> from shoal.clock import ManualClock
     >>> from shoal.privacy.events import LOCAL_PERSON
-    >>> path = Path(tempfile.mkdtemp()) / "ledger.db"
-    >>> with LedgerFile(path, ManualClock()) as ledger:
-    ...     asked = ledger.reserve(
-    ...         "d1", "q1", Event("rr", {}, LOCAL_PERSON, 1.0), source="me.csv", recipient="https://x.org", title="Sleep"
-    ...     )
+    >>> price = Event("random-response", {}, LOCAL_PERSON, 1.0)
+    >>> with tempfile.TemporaryDirectory() as folder, LedgerFile(Path(folder) / "ledger.db", ManualClock()) as ledger:
+    ...     asked = ledger.reserve("d1", "q1", price, source="me.csv", recipient="https://x.org", title="Sleep")
     ...     ledger.store("d1", "q1", b"noisy")
     ...     ledger.mark_sending("d1", "q1"), ledger.totals()[0].spent
     (b'noisy', 1000000000000)
@@ -92,6 +93,7 @@ class LedgerFile:
     def __init__(self, path: Path | str, clock: Clock) -> None:
         self.path = Path(path).absolute()
         self._clock = clock
+        self._owner = os.getpid()
         self._books = Books()
         with in_sentences(self.path):
             if not is_there(self.path):
@@ -281,6 +283,13 @@ class LedgerFile:
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[None]:
         """A transaction on the file that was opened, with all its records folded in."""
+        if os.getpid() != self._owner:
+            raise LocalProtocolError(
+                "LEDGER-011",
+                "A ledger that was opened in one process is used in a child of it.",
+                why="SQLite's locks do not survive a fork: parent and child could both write.",
+                fix="Open the ledger anew in the child.",
+            )
         with in_sentences(self.path):
             self._db.execute(begin)
             try:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import cbor2
@@ -256,8 +257,13 @@ def _event(data: Any) -> Event:
         type(value) not in (int, float, str) for value in parameters.values()
     ):
         raise ValueError("a parameter or a feature of its event is of the wrong type")
-    scope = Scope(Unit(fields["unit"]), Relation(fields["relation"]), fields["adversary"])
+    scope = _scope(fields["unit"], fields["relation"], fields["adversary"])
     return Event(fields["mechanism"], parameters, scope, fields["epsilon"], fields["delta"], fields["rho"], reads)
+
+
+@lru_cache(maxsize=256)
+def _scope(unit: str, relation: str, adversary: str) -> Scope:
+    return Scope(Unit(unit), Relation(relation), adversary)
 
 
 def _event_fields(event: Event) -> dict[str, object]:

@@ -96,9 +96,8 @@ def delta_of(epsilon: float, epsilon_local: float, n: int, *, is_binary: bool = 
     """
     if not (math.isfinite(epsilon) and epsilon >= 0):
         raise _refused(f"epsilon = {epsilon}", "The central epsilon is a finite number, zero or more.")
-    if is_binary and n <= MAX_EXACT:
-        return _bits(epsilon_local, n).delta(epsilon)
-    return _crowd(epsilon_local, n, is_binary=is_binary).delta(epsilon)
+    bound = _crowd(epsilon_local, n, is_binary=is_binary).delta(epsilon)
+    return min(bound, _bits(epsilon_local, min(n, MAX_EXACT)).delta(epsilon)) if is_binary else bound
 
 
 def binomial_pmf(k: Ints, n: Ints | np.int64, p: float, q: float) -> Floats:

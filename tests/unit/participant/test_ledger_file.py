@@ -429,3 +429,20 @@ def test_the_default_path_follows_the_environment() -> None:
     assert default_path({"XDG_DATA_HOME": "/x", "HOME": "/h"}) == Path("/x/shoal/ledger.db")
     assert default_path({"XDG_DATA_HOME": "relative", "HOME": "/h"}) == Path("/h/.local/share/shoal/ledger.db")
     assert default_path({"HOME": "/h"}) == Path("/h/.local/share/shoal/ledger.db")
+    with pytest.raises(StoreError, match="HOME is not set"):
+        default_path({})
+
+
+def test_a_child_process_must_open_it_anew(path: Path) -> None:
+    with open_ledger(path) as ledger:
+        child = os.fork()
+        if child == 0:
+            try:
+                reserve(ledger)
+                os._exit(1)
+            except LocalProtocolError as error:
+                os._exit(0 if error.code == "LEDGER-011" else 2)
+            finally:
+                os._exit(3)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert isinstance(reserve(ledger), Reserved)
