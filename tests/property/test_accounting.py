@@ -104,7 +104,7 @@ def test_replace_never_costs_less_and_is_idempotent(events):
             assert as_replace(twice) == twice
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.floats(0.01, 8.0), st.integers(1, 20_000), st.sampled_from([1e-9, 1e-6, 1e-3]))
 def test_amplification_is_proved_by_its_own_delta(epsilon_local, n, delta):
     for function, is_binary in ((amplify, False), (amplify_binary, True)):

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
+from hostile import hostile
 from shoal.cli.main import run
 from shoal.clock import ManualClock
 from shoal.errors import ShoalError
@@ -18,9 +19,6 @@ from shoal.participant.ledger_file import LedgerFile
 from shoal.privacy.events import LOCAL_PERSON, Event
 
 EVENT = Event("test", {"m": 16}, LOCAL_PERSON, 0.5)
-QUICK = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]
-)
 
 
 @pytest.fixture(scope="module")
@@ -87,39 +85,32 @@ def structure(good: Path) -> list[int]:
 
 
 @given(changes=CHANGES)
-@QUICK
+@hostile(200)
 def test_changed_bytes(folder: Path, good: Path, changes: list[tuple[int, int]]) -> None:
     holds_or_says(folder, good, changed(good, changes, range(good.stat().st_size)))
 
 
 @given(changes=CHANGES)
-@QUICK
+@hostile(200)
 def test_changed_bytes_of_the_structure(folder: Path, good: Path, changes: list[tuple[int, int]]) -> None:
     holds_or_says(folder, good, changed(good, changes, structure(good)))
 
 
-@pytest.mark.soak
-@given(changes=CHANGES, everywhere=st.booleans())
-@settings(QUICK, max_examples=10_000)
-def test_changed_bytes_at_length(folder: Path, good: Path, changes: list[tuple[int, int]], everywhere: bool) -> None:
-    holds_or_says(folder, good, changed(good, changes, range(good.stat().st_size) if everywhere else structure(good)))
-
-
 @given(cut=st.integers(0, 10**9), tail=st.binary(max_size=50))
-@settings(QUICK, max_examples=60)
+@hostile(60)
 def test_a_file_cut_short(folder: Path, good: Path, cut: int, tail: bytes) -> None:
     holds_or_says(folder, good, good.read_bytes()[: cut % good.stat().st_size] + tail)
 
 
 @given(bad=st.binary(max_size=300))
-@settings(QUICK, max_examples=60)
+@hostile(60)
 def test_any_bytes_at_all(folder: Path, good: Path, bad: bytes) -> None:
     holds_or_says(folder, good, bad)
     holds_or_says(folder, good, b"SQLite format 3\0" + bad)
 
 
 @given(bad=st.binary(min_size=1, max_size=600))
-@settings(QUICK, max_examples=60)
+@hostile(60)
 def test_any_journal_beside_it(folder: Path, good: Path, bad: bytes) -> None:
     path = folder / "bad.db"
     shutil.copyfile(good, path)

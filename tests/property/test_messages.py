@@ -6,11 +6,12 @@ import json
 from typing import Annotated, ClassVar
 
 import numpy as np
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from pydantic import Field
 
+from hostile import hostile
 from shoal.errors import RemoteProtocolError
 from shoal.messages.base import Array, Message, Record, Registry
 from shoal.messages.codec import MAX_INT, MIN_INT, decode, dumps, encode, loads, to_json
@@ -81,7 +82,7 @@ def test_a_message_comes_back_and_can_be_read(message: Thing) -> None:
     assert json.loads(to_json(message))["study"] == STUDY.hex()
 
 
-@settings(max_examples=1000)
+@hostile(1000)
 @given(st.binary(max_size=80))
 @example(b"")
 @example(bytes.fromhex("c0f6"))
@@ -96,7 +97,7 @@ def test_any_bytes_are_survived(data: bytes) -> None:
     assert dumps(value) == data
 
 
-@settings(max_examples=1000)
+@hostile(1000)
 @given(things, st.data())
 def test_damaged_messages_are_survived(message: Thing, data: st.DataObject) -> None:
     raw = bytearray(encode(message))
@@ -114,7 +115,7 @@ def test_damaged_messages_are_survived(message: Thing, data: st.DataObject) -> N
     survives(bytes(raw))
 
 
-@settings(max_examples=300)
+@hostile(300)
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(("type", "version", "study", "body"), plain)), plain)
 def test_envelopes_of_any_shape_are_survived(envelope: dict[str, object], body: object) -> None:
     survives(dumps(envelope))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import tomllib
 from contextlib import suppress
 from datetime import UTC, date, datetime
@@ -12,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from hostile import hostile
 from shoal.errors import ShoalError
 from shoal.messages import codec
 from shoal.study.lines import Lines
@@ -23,9 +23,6 @@ from shoal.study.manifest import Manifest, Member
 from shoal.study.plan import make_plan
 from shoal.study.spec import Study
 from shoal.study.templates import PROTOCOLS, study_text
-
-EXAMPLES = int(os.environ.get("SHOAL_FUZZ_EXAMPLES", "400"))
-hostile = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 
 TEXTS = [study_text(protocol) for protocol in PROTOCOLS]
 MARKS = ['"', "'", '"""', "'''", "[", "]", "[[", "{", "}", "=", ".", ",", "#", "\n", "\r", "\0", "\x1b[2J", "\u202e", "\ufeff", "\ud7ff"]
@@ -84,13 +81,13 @@ def mutated(draw: st.DrawFn) -> str:
     return text
 
 
-@hostile
+@hostile()
 @given(mutated())
 def test_mutated_studies(text: str) -> None:
     survives(text)
 
 
-@hostile
+@hostile()
 @given(st.text(max_size=300) | st.lists(SNIPPETS, max_size=12).map("".join))
 def test_rubbish_as_text(text: str) -> None:
     survives(text)
@@ -101,7 +98,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("studies") / "study.toml"
 
 
-@hostile
+@hostile()
 @given(data=st.binary(max_size=400) | mutated().map(lambda text: text.encode("utf-8", "surrogatepass")[:-3] + b"\xff"))
 def test_rubbish_as_bytes(data: bytes, scratch: Path) -> None:
     scratch.write_bytes(data)
@@ -175,7 +172,7 @@ def write(document: dict[str, Any]) -> str:
     return "".join(plain + sections)
 
 
-@hostile
+@hostile()
 @given(wrong_documents())
 def test_values_of_the_wrong_kind(document: dict[str, Any]) -> None:
     text = write(document)
@@ -192,7 +189,7 @@ def every_path(value: Any, path: tuple[str | int, ...] = ()) -> set[tuple[str | 
     return {step for key, inner in items for step in ({(*path, key)} | every_path(inner, (*path, key)))}
 
 
-@hostile
+@hostile()
 @given(mutated())
 def test_lines_agree_with_the_parser(text: str) -> None:
     try:
@@ -202,7 +199,7 @@ def test_lines_agree_with_the_parser(text: str) -> None:
     assert set(Lines(text).paths()) == every_path(parsed)
 
 
-@settings(hostile, max_examples=max(50, EXAMPLES // 6))
+@hostile(60)
 @given(st.sampled_from(TEXTS), st.randoms(use_true_random=False))
 def test_the_digest_does_not_depend_on_the_order_of_keys(text: str, random: Any) -> None:
     def shuffled(value: Any) -> Any:
@@ -219,7 +216,7 @@ def test_the_digest_does_not_depend_on_the_order_of_keys(text: str, random: Any)
 BYTES = [Manifest(parse(text)).to_bytes() for text in TEXTS]
 
 
-@hostile
+@hostile()
 @given(st.sampled_from(BYTES), st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4), st.integers(0, 40))
 def test_mutated_manifests(data: bytes, changes: list[tuple[int, int]], cut: int) -> None:
     changed = bytearray(data)
@@ -234,7 +231,7 @@ def test_mutated_manifests(data: bytes, changes: list[tuple[int, int]], cut: int
     assert manifest.to_bytes() == changed
 
 
-@hostile
+@hostile()
 @given(st.sampled_from(BYTES), st.data())
 def test_manifests_with_values_of_the_wrong_kind(data: bytes, draw: st.DataObject) -> None:
     def lists(value: Any) -> Any:
@@ -249,7 +246,7 @@ def test_manifests_with_values_of_the_wrong_kind(data: bytes, draw: st.DataObjec
         Manifest.from_bytes(codec.dumps(content))
 
 
-@hostile
+@hostile()
 @given(st.binary(max_size=200))
 @example(b"")
 def test_rubbish_is_no_manifest(data: bytes) -> None:
@@ -257,7 +254,7 @@ def test_rubbish_is_no_manifest(data: bytes) -> None:
         Manifest.from_bytes(data)
 
 
-@hostile
+@hostile()
 @given(st.text(max_size=20) | st.none(), st.binary(min_size=31, max_size=33), st.text(max_size=40))
 def test_strange_members_and_addresses(name: Any, key: bytes, relay: str) -> None:
     with suppress(ShoalError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
 import sqlite3
 import warnings
 from contextlib import suppress
@@ -14,18 +13,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from hostile import hostile
 from shoal import tables
 from shoal.domain import Categorical, Numeric, Schema, SchemaInferredWarning
 from shoal.errors import ShoalError
 from shoal.study.infer import study_like
 from shoal.study.load import parse
-
-EXAMPLES = int(os.environ.get("SHOAL_FUZZ_EXAMPLES", "400"))
-hostile = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 
 SCHEMA = Schema([Numeric("a", 0, 10, bins=[5]), Categorical("b", ["x", "y"])], label=Categorical("c", ["no", "yes"]))
 PLAIN = ["a", "b", "c", "x", "y", "no", "yes", "1", "9.5", "-3", "nan", "inf", "1_0", "1e999", "", " ", "é", "0x10", "True", "١", ";"]
@@ -68,14 +65,14 @@ def uses(columns: Any) -> None:
             parse(study_like(columns, protocol)[0])
 
 
-@hostile
+@hostile()
 @given(CSVS | st.text(max_size=120) | CSVS.map(lambda text: "a,b,c\n1,x,no\n" + text))
 def test_rubbish_csv(scratch: Path, text: str) -> None:
     (scratch / "t.csv").write_bytes(text.encode("utf-8", "surrogatepass"))
     survives(scratch / "t.csv")
 
 
-@hostile
+@hostile()
 @given(st.binary(max_size=200), st.sampled_from([".csv", ".csv.gz", ".parquet", ".db", ".sqlite", ".xlsx", ""]))
 def test_rubbish_bytes(scratch: Path, data: bytes, suffix: str) -> None:
     (scratch / f"t{suffix}").write_bytes(data)
@@ -100,7 +97,7 @@ WHOLE = whole_files()
 
 
 @pytest.mark.parametrize("suffix", WHOLE)
-@hostile
+@hostile()
 @given(changes=st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 255)), max_size=6), cut=st.integers(0, 60))
 def test_mutated_files(scratch: Path, suffix: str, changes: list[tuple[int, int]], cut: int) -> None:
     data = bytearray(WHOLE[suffix])
@@ -116,7 +113,7 @@ def test_the_files_are_whole_before_they_are_mutated(scratch: Path, suffix: str)
     assert list(tables.read(scratch / f"w{suffix}")) == ["a", "b", "c"]
 
 
-@hostile
+@hostile()
 @given(st.text(max_size=30))
 def test_strange_names(scratch: Path, name: str) -> None:
     survives(name)
@@ -134,7 +131,7 @@ THINGS = (
 )
 
 
-@hostile
+@hostile()
 @given(st.lists(st.tuples(THINGS, THINGS, THINGS), max_size=6))
 def test_any_python_values_as_cells(rows: list[tuple[Any, Any, Any]]) -> None:
     columns = {name: [row[i] for row in rows] for i, name in enumerate("abc")}

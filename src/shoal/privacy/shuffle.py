@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -182,6 +183,7 @@ class _Bits:
         return min(1.0, float(max(gains)))
 
 
+@lru_cache(maxsize=4)
 def _bits(epsilon_local: float, n: int) -> _Bits:
     _check(epsilon_local, n)
     flipped, kept = 1 / (math.exp(epsilon_local) + 1), 1 / (math.exp(-epsilon_local) + 1)
