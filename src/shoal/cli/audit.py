@@ -14,7 +14,7 @@ from shoal.errors import LocalProtocolError
 from shoal.privacy.events import Event
 from shoal.privacy.rounding import show, show_allowed
 
-app = App(name="audit", help="Measure a lower bound on epsilon and hold it against the claim.", help_format="plaintext")
+app = App(name="audit", help="Measure a lower bound on epsilon and hold it against the claim.", help_format="markdown")
 
 
 @app.command

@@ -12,6 +12,7 @@ from shoal import __version__
 from shoal.cli.output import emit
 from shoal.clock import SystemClock
 from shoal.entropy import Entropy, SystemEntropy, require_system
+from shoal.errors import StoreError, UsageError
 from shoal.mechanisms.response import RandomResponse
 from shoal.participant.ledger_file import LedgerFile
 from shoal.privacy.rounding import from_grains, show, show_allowed
@@ -21,6 +22,8 @@ ANSWERS = ("no", "yes")
 CROWD = 20_000
 SHARE = 0.3
 STUDY = "hello"
+LEAST, MOST = 0.1, 4.0
+"""Below, a crowd of this size says nothing; above, a new ledger refuses."""
 
 
 def hello(*, epsilon: float = 1.0, json: bool = False) -> None:
@@ -32,14 +35,26 @@ def hello(*, epsilon: float = 1.0, json: bool = False) -> None:
     Parameters
     ----------
     epsilon
-        Budget of the one answer.
+        Budget of the one answer, 0.1 to 4.
     json
         Print one JSON object.
     """
+    if not LEAST <= epsilon <= MOST:
+        raise UsageError(
+            "USAGE-001", f"The demonstration takes an epsilon from {LEAST} to {MOST}, not {epsilon}.", fix="shoal hello --epsilon 2"
+        )
     entropy = require_system(SystemEntropy())
     survey = RandomResponse(epsilon, len(ANSWERS))
-    with TemporaryDirectory() as folder:
-        person = _answer(survey, entropy, Path(folder) / "ledger.db")
+    try:
+        folder = TemporaryDirectory()
+    except OSError as error:
+        raise StoreError(
+            "LEDGER-001",
+            f"The demonstration's ledger has no place to lie: {error.strerror}.",
+            fix="Set TMPDIR to a directory that you can write to.",
+        ) from None
+    with folder as name:
+        person = _answer(survey, entropy, Path(name) / "ledger.db")
     crowd = _crowd(survey, entropy)
     event = survey.event()
     odds = [str(sentence) for sentence in odds_of(event.scope, event.epsilon, event.delta, None)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json as json_format
+import os
+import tempfile
 from pathlib import Path
 
 from cyclopts import App
@@ -15,9 +17,9 @@ from shoal.participant.ledger_db import is_there
 from shoal.participant.ledger_file import LedgerFile, default_path
 from shoal.privacy.events import Relation, Unit
 from shoal.privacy.limits import DEFAULT_LIMITS, Limit, Period
-from shoal.privacy.rounding import grains_down
+from shoal.privacy.rounding import from_grains, grains_down
 
-app = App(name="ledger", help="What was spent, on what, for whom: show, verify, limit, export.", help_format="plaintext")
+app = App(name="ledger", help="What was spent, on what, for whom: show, verify, limit, export.", help_format="markdown")
 
 _TO_SET = "shoal ledger limit --epsilon 2 --per month"
 
@@ -128,6 +130,10 @@ def limit(
     is_set = epsilon is not None or releases is not None
     if is_set and remove:
         raise UsageError("USAGE-001", "A limit is either set or removed.", fix="Leave out --remove, or --epsilon and --releases.")
+    if not (is_set or remove) and new != Limit(Unit.PERSON, None):
+        raise UsageError(
+            "USAGE-001", f"Nothing is said of what to do with the limit ({new}).", fix="Add --epsilon, --releases or --remove."
+        )
     if not (is_set or remove or is_there(path)):
         _show_none(path, json=json)
         return
@@ -153,8 +159,10 @@ def export(*, to: Path | None = None, ledger: Path | None = None, json: bool = F
         Print one JSON object.
     """
     path = _existing(ledger or default_path())
-    if to is not None and (to.suffix not in (".json", ".csv") or to.resolve() == path.resolve()):
-        raise UsageError("USAGE-001", f"{to} cannot take what is exported from {path}.", fix="Give another file, ending in .json or .csv.")
+    if to is not None and to.suffix.lower() not in (".json", ".csv"):
+        raise UsageError("USAGE-001", f"{to} ends neither in .json nor in .csv.", fix="Give a name with one of these endings.")
+    if to is not None and to.resolve() == path.resolve():
+        raise UsageError("USAGE-001", f"{to} is the ledger itself.", fix="Give another file.")
     with LedgerFile(path, SystemClock()) as book:
         head, totals, limits, entries = book.head(), book.totals(), book.limits(), book.entries()
     data = {
@@ -167,7 +175,7 @@ def export(*, to: Path | None = None, ledger: Path | None = None, json: bool = F
     if to is None:
         emit(data, csv_text(entries).rstrip("\n"), json=json)
         return
-    _write(to, csv_text(entries) if to.suffix == ".csv" else json_format.dumps(data, ensure_ascii=False, indent=1) + "\n")
+    _write(to, csv_text(entries) if to.suffix.lower() == ".csv" else json_format.dumps(data, ensure_ascii=False, indent=1) + "\n")
     summary = {"ledger": str(path), "to": str(to), "entries": len(entries)}
     emit(summary, f"Wrote {len(entries)} entries of {path} to {to}.", json=json, next_command="shoal ledger verify")
 
@@ -185,8 +193,9 @@ def _change(book: LedgerFile, new: Limit) -> None:
 
 
 def _show_none(path: Path, *, json: bool) -> None:
-    text = f"There is no ledger at {path} yet: nothing was spent. It starts with the first study that is joined, and with these limits:\n"
+    text = f"There is no ledger at {path} yet: nothing was spent. It starts with the first release, and with these limits:\n"
     data = {"ledger": str(path), "exists": False, "head": None, "totals": [], "limits": [], "pending": [], "history": []}
+    data["default_limits"] = [{"about": str(limit), "epsilon": str(from_grains(limit.grains or 0))} for limit in DEFAULT_LIMITS]
     emit(data, text + new_limits_text(DEFAULT_LIMITS), json=json, next_command=_TO_SET)
 
 
@@ -196,7 +205,7 @@ def _existing(path: Path) -> Path:
             "LEDGER-010",
             f"There is no ledger at {path}.",
             why="Nothing was ever spent from here, or the file was moved or deleted.",
-            fix="Give its path with --ledger PATH or SHOAL_LEDGER; the first study that is joined starts a new one.",
+            fix="Give its path with --ledger PATH or SHOAL_LEDGER; the first release starts a new one.",
         )
     return path
 
@@ -219,12 +228,14 @@ def _count(text: str | None) -> int | None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file for its owner's eyes only, whole or not at all."""
-    part = path.with_name(f".{path.name}.part")
+    """Write a file for its owner's eyes only, whole or not at all, by way of a name that nobody can have prepared."""
+    part = None
     try:
-        part.touch(mode=0o600)
-        part.write_text(text, "utf-8")
-        part.replace(path)
+        handle, part = tempfile.mkstemp(dir=path.absolute().parent)
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+        Path(part).replace(path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        if part is not None:
+            Path(part).unlink(missing_ok=True)
         raise StoreError("LEDGER-001", f"{path} cannot be written: {error.strerror}.", fix="Give another file: --to FILE") from None

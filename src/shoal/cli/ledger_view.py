@@ -44,7 +44,7 @@ def totals_text(totals: Sequence[Total]) -> str:
 
 def pending_text(entries: Sequence[Entry]) -> str:
     """What was begun and is neither sent nor voided."""
-    title = "Waiting: shoal join resumes it or sends it again, shoal leave voids what was never sent"
+    title = "Waiting: begun, and neither sent nor given up"
     return _section(title, (f"{entry.state:<8}  {_entry_line(entry, entry.times[-1][1])}" for entry in entries), "nothing")
 
 
@@ -140,7 +140,7 @@ def _total_line(total: Total) -> str:
 
 def _entry_line(entry: Entry, at: datetime) -> str:
     release, scope = entry.release, entry.event.scope
-    size = "not drawn yet" if entry.size is None else f"{entry.size} bytes"
+    size = "not drawn yet" if entry.size is None else f"{entry.size} byte{'' if entry.size == 1 else 's'}"
     price = f"epsilon {show(entry.event.epsilon)}" + (f", delta {show(entry.event.delta)}" if entry.event.delta else "")
     about = f"{release.title}, question {release.question}, about {release.source}, to {release.recipient}"
     return f"{at:%Y-%m-%d %H:%M} UTC  {about}: {size}, {price} ({scope})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from cyclopts import App, CycloptsError
 
@@ -20,20 +21,26 @@ COMMANDS = {
     "audit": ("shoal.cli.audit:app", "Measure a lower bound on epsilon and hold it against the claim."),
 }
 
-app = App(
-    name="shoal",
-    help="Learn from the shoal, not the fish: train models together on sensitive rows without trusting anyone with them.",
-    version=__version__,
-    help_format="plaintext",
-)
-for _name, (_target, _summary) in COMMANDS.items():
-    app.command(_target, name=_name, help=_summary)
+
+def _app(chosen: str) -> App:
+    """The commands, each with its summary; the chosen one speaks for itself, by its docstring."""
+    app = App(
+        name="shoal",
+        help="Learn from the shoal, not the fish: train models together on sensitive rows without trusting anyone with them.",
+        version=__version__,
+        help_format="markdown",
+    )
+    for name, (target, summary) in COMMANDS.items():
+        app.command(target, name=name, help=None if name == chosen else summary)
+    return app
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code; errors are printed in sentences."""
-    json = "--json" in arguments
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    json = any(option == "--json" or option.startswith("--json=") for option in options)
     try:
+        app = _app(arguments[0] if arguments else "")
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except ShoalError as error:
         emit_error(error, json=json)
@@ -49,13 +56,25 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """The entry point of ``shoal`` and of ``python -m shoal``."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us: there is nobody to speak to
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - it lives as long as we do
+        getattr(sys, name).reconfigure(errors="backslashreplace")
     try:
         code = run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read our output has gone, as in `shoal ... | head`: leave without a word, and let nothing flush again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 1
+        code = _hang_up()
+    except OSError as error:
+        # Every file of ours is written with errors of its own; what is left is that the result could not be printed.
+        print(f"The result could not be printed: {error.strerror}.", file=sys.stderr)
+        code = _hang_up()
     except KeyboardInterrupt:
         code = 130
     sys.exit(code)
+
+
+def _hang_up() -> int:
+    """Whoever read our output has gone, as in `shoal ... | head`: let nothing be flushed again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1

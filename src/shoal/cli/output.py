@@ -24,7 +24,7 @@ def emit(data: Mapping[str, object], text: str, *, json: bool, next_command: str
         What the reader will most likely want to type next.
     """
     if json:
-        print(json_format.dumps(data, ensure_ascii=False, allow_nan=False))
+        print(json_format.dumps(data, allow_nan=False))
         return
     print(text)
     if next_command:
@@ -34,6 +34,6 @@ def emit(data: Mapping[str, object], text: str, *, json: bool, next_command: str
 def emit_error(error: ShoalError, *, json: bool) -> None:
     """Print an error: as an object on standard output for programs, in sentences on standard error for people."""
     if json:
-        print(json_format.dumps({"error": error.to_dict()}, ensure_ascii=False))
+        print(json_format.dumps({"error": error.to_dict()}))
     else:
         print(error, file=sys.stderr)

@@ -37,9 +37,21 @@ def test_json_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert abs(crowd["estimated_share"] - crowd["true_share"]) < 8 * crowd["standard_error"]
 
 
-def test_the_ledger_refuses_in_the_demonstration_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["hello", "--epsilon", "5"]) == 4
-    assert capsys.readouterr().err.startswith("BUDGET-002")
+@pytest.mark.parametrize("epsilon", ["0", "0.09", "4.1", "nan", "-1"])
+def test_refuses_what_would_show_nothing(epsilon: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["hello", "--epsilon", epsilon]) == 2
+    assert capsys.readouterr().err.startswith("USAGE-001")
+
+
+@pytest.mark.parametrize("epsilon", ["0.1", "4"])
+def test_takes_the_ends_of_its_range(epsilon: str) -> None:
+    assert run(["hello", "--epsilon", epsilon]) == 0
+
+
+def test_says_where_there_is_no_room_for_its_ledger(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    assert run(["hello"]) == 1
+    assert capsys.readouterr().err.startswith("LEDGER-001")
 
 
 def test_leaves_no_file_and_does_not_touch_the_users_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

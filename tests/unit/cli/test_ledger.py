@@ -199,6 +199,27 @@ def test_export_does_not_write_where_it_should_not(shoal: Run, used: Path, tmp_p
     assert (tmp_path / "ledger.json").read_bytes() == before
 
 
+def test_export_writes_through_no_link_and_for_its_owner_alone(shoal: Run, used: Path, tmp_path: Path) -> None:
+    victim, target = tmp_path / "victim.txt", tmp_path / "out.csv"
+    victim.write_text("mine")
+    target.symlink_to(victim)
+    (tmp_path / ".out.csv.part").symlink_to(victim)
+    assert shoal("export", "--to", str(target))[0] == 0
+    assert victim.read_text() == "mine"
+    assert not target.is_symlink() and target.stat().st_mode & 0o777 == 0o600
+
+
+def test_export_to_a_name_that_cannot_be_is_a_sentence(shoal: Run, used: Path, tmp_path: Path) -> None:
+    code, _, err = shoal("export", "--to", str(tmp_path / ("x" * 300 + ".csv")))
+    assert code == 1 and err.startswith("LEDGER-001")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("tmp")) == []
+
+
+def test_a_limit_without_anything_to_do_is_a_sentence(shoal: Run, path: Path) -> None:
+    assert shoal("limit", "--feature", "age")[0] == 2
+    assert shoal("limit", "--per", "month", "--unit", "record")[0] == 2
+
+
 @pytest.mark.parametrize("command", ["show", "verify", "limit", "export"])
 def test_a_file_that_is_no_ledger_is_a_sentence_everywhere(shoal: Run, path: Path, command: str) -> None:
     path.parent.mkdir()

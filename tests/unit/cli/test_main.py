@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -63,3 +64,26 @@ def test_a_closed_pipe_ends_it_quietly() -> None:
     command = f"{sys.executable} -m shoal --help | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code"),
+    [(">&-", 0), ("2>&-", 0), (">/dev/full", 1)],
+)
+def test_a_closed_or_full_output_is_no_traceback(redirection: str, code: int) -> None:
+    done = subprocess.run(["bash", "-c", f"{sys.executable} -m shoal hello {redirection}"], capture_output=True, text=True)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+
+
+def test_a_terminal_without_our_letters_gets_others() -> None:
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-m", "shoal", "hello"], capture_output=True, text=True, env=env)
+    assert done.returncode == 0
+    assert "\\xb1" in done.stdout
+
+
+@pytest.mark.parametrize(("arguments", "is_json"), [(["--json=true"], True), (["--", "--json"], False)])
+def test_only_an_option_asks_for_json(arguments: list[str], is_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["audit", "mechanism", "nothing", *arguments]) == 2
+    assert bool(capsys.readouterr().out) is is_json
