@@ -6,7 +6,7 @@ import argparse
 from importlib import import_module
 
 BENCHMARKS = {
-    "samplers": ("benchmarks.speed.samplers", "exact noise and randomised answers: samples and reports a second, against their peers"),
+    "samplers": ("benchmarks.speed.samplers", "exact noise and randomised answers: samples and reports a second, against other libraries"),
     "install": ("benchmarks.speed.install", "megabytes of the core and of each extra; seconds to import and to print help"),
 }
 

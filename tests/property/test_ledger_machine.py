@@ -147,11 +147,11 @@ class LedgerMachine(RuleBasedStateMachine):
         try:
             payload = self.ledger.mark_sending("d1", question)
         except LocalProtocolError:
-            assert item is None or item.state in (State.RESERVED, State.VOIDED)
+            assert item is None or item.state is State.RESERVED
             return
         except BudgetError:
             assert item is not None
-            assert not self.allows(item.event, item.source, with_held=False)
+            assert item.state is State.VOIDED or not self.allows(item.event, item.source, with_held=False)
             return
         assert item is not None
         if item.state is State.STORED:

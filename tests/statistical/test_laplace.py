@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from shoal.entropy import SeededEntropy
-from shoal.mechanisms.laplace import DiscreteLaplace, GeometricSampler, LaplaceSampler, geometric_sampler, laplace_sampler
+from shoal.mechanisms.laplace import _BLOCK, DiscreteLaplace, GeometricSampler, LaplaceSampler, geometric_sampler, laplace_sampler
 from shoal.mechanisms.sensitivity import Histogram
 from shoal.privacy.events import Relation, Scope, Unit
 from statistical.harness import catches, fits, is_chance, is_mean, statistical
@@ -128,3 +128,28 @@ def test_noise_has_no_bias_and_its_variance(entropy: SeededEntropy) -> None:
     assert check(mechanism.randomise_many(np.full(n, 7), entropy) - 7)
     assert catches(lambda: check(mechanism.randomise_many(np.full(n, 7), entropy) - 6))
     assert catches(lambda: check(DiscreteLaplace(0.3, Histogram(1), SCOPE).randomise_many(np.zeros(n, np.int64), entropy)))
+
+
+@statistical(alpha=ALPHA)
+def test_blocks_share_no_draw(entropy: SeededEntropy) -> None:
+    """Draws are made in blocks: the same place of two blocks must agree in sign and size no more often than chance has it."""
+    rate = Fraction(1, 100)
+    law = laplace(float(rate), 4000)
+
+    def is_independent(draw: Callable[[int], np.ndarray]) -> bool:
+        first, second = np.split(draw(2 * _BLOCK), 2)
+        both = (first != 0) & (second != 0)
+        same_sign = int((np.sign(first) == np.sign(second))[both].sum())
+        same_size = int((np.abs(first) == np.abs(second)).sum())
+        sizes = np.concatenate([[law[4000]], 2 * law[4001:]])
+        return is_chance(same_sign, int(both.sum()), 0.5, ALPHA / 2) and is_chance(same_size, _BLOCK, float((sizes**2).sum()), ALPHA / 2)
+
+    sampler = laplace_sampler(rate)
+    assert is_independent(lambda n: sampler.draw_many(n, entropy))
+
+    def with_the_signs_of_the_first_block(n: int) -> np.ndarray:
+        drawn = sampler.draw_many(n, entropy)
+        return np.abs(drawn) * np.tile(np.sign(drawn[:_BLOCK]), n // _BLOCK)
+
+    assert catches(lambda: is_independent(with_the_signs_of_the_first_block))
+    assert catches(lambda: is_independent(lambda n: np.tile(sampler.draw_many(_BLOCK, entropy), n // _BLOCK)))

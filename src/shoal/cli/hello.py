@@ -117,7 +117,7 @@ def _text(person: dict[str, Any], crowd: dict[str, float], odds: list[str], surv
             f"{person['state']}; spent {person['spent']} of {person['limit']} a {person['period']}; head {person['head'][:21]}...",
         ),
         ("a crowd", f'of {crowd["people"]:,} people, of whom {share["true_share"]} sleep badly, sends {share["noisy_share"]} "yes"'),
-        ("it is learned", f"{share['estimated_share']} ± {share['standard_error']} sleep badly; of each one, next to nothing"),
+        ("it is learned", f"{share['estimated_share']} ± {share['standard_error']} sleep badly; of each one, no more than the odds above"),
     ]
     head = f"shoal {__version__}  learn from the shoal, not the fish"
     note = "Nothing was sent. Person, crowd and ledger are made up; randomness and arithmetic are those of a real study."

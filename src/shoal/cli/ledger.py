@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_format
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from cyclopts import App
@@ -17,7 +18,7 @@ from shoal.participant.ledger_db import is_there
 from shoal.participant.ledger_file import LedgerFile, default_path
 from shoal.privacy.events import Relation, Unit
 from shoal.privacy.limits import DEFAULT_LIMITS, Limit, Period
-from shoal.privacy.rounding import from_grains, grains_down
+from shoal.privacy.rounding import delta_grains_down, from_grains, grains_down
 
 app = App(name="ledger", help="What was spent, on what, for whom: show, verify, limit, export.", help_format="markdown")
 
@@ -86,6 +87,7 @@ def verify(*, head: str | None = None, ledger: Path | None = None, json: bool = 
 def limit(
     *,
     epsilon: str | None = None,
+    delta: str | None = None,
     releases: str | None = None,
     per: Period = Period.YEAR,
     unit: Unit = Unit.PERSON,
@@ -106,6 +108,8 @@ def limit(
     ----------
     epsilon
         The most that may be spent, as a plain sum. 0 allows nothing.
+    delta
+        The most that the deltas may add up to: chances that nothing is promised. 0 allows pure releases only.
     releases
         The most releases that may be made.
     per
@@ -126,13 +130,13 @@ def limit(
         Print one JSON object.
     """
     path = ledger or default_path()
-    new = Limit(unit, _grains(epsilon), relation, per, source, feature, _count(releases))
-    is_set = epsilon is not None or releases is not None
+    new = Limit(unit, _grains(epsilon), relation, per, source, feature, _count(releases), _delta_grains(delta))
+    is_set = new.caps_anything
     if is_set and remove:
-        raise UsageError("USAGE-001", "A limit is either set or removed.", fix="Leave out --remove, or --epsilon and --releases.")
+        raise UsageError("USAGE-001", "A limit is either set or removed.", fix="Leave out --remove, or --epsilon, --delta and --releases.")
     if not (is_set or remove) and new != Limit(Unit.PERSON, None):
         raise UsageError(
-            "USAGE-001", f"Nothing is said of what to do with the limit ({new}).", fix="Add --epsilon, --releases or --remove."
+            "USAGE-001", f"Nothing is said of what to do with the limit ({new}).", fix="Add --epsilon, --delta, --releases or --remove."
         )
     if not (is_set or remove or is_there(path)):
         _show_none(path, json=json)
@@ -181,14 +185,13 @@ def export(*, to: Path | None = None, ledger: Path | None = None, json: bool = F
 
 
 def _change(book: LedgerFile, new: Limit) -> None:
-    """Set a limit, keeping the cap that is not mentioned; or remove it, where neither is."""
+    """Set a limit, keeping the caps that are not mentioned; or remove it, where none is."""
     old = next((usage.limit for usage in book.limits() if usage.limit.key == new.key), None)
-    if new.grains is None and new.releases is None and old is None:
+    if not new.caps_anything and old is None:
         raise UsageError("LEDGER-009", f"There is no limit to remove ({new}).", fix="shoal ledger limit lists them.")
-    if old is not None and (new.grains is not None or new.releases is not None):
-        grains = old.grains if new.grains is None else new.grains
-        releases = old.releases if new.releases is None else new.releases
-        new = Limit(new.unit, grains, new.relation, new.period, new.source, new.feature, releases)
+    if old is not None and new.caps_anything:
+        kept = {name: getattr(old, name) for name in ("grains", "releases", "delta_grains") if getattr(new, name) is None}
+        new = replace(new, **kept)
     book.set_limit(new)
 
 
@@ -217,6 +220,15 @@ def _grains(text: str | None) -> int | None:
         return grains_down(float(text))
     except (ValueError, ShoalError):
         raise UsageError("USAGE-001", f"--epsilon {text!r:.60} is not a limit.", fix="Give a number, zero or more: --epsilon 2.5") from None
+
+
+def _delta_grains(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return delta_grains_down(float(text))
+    except (ValueError, ShoalError):
+        raise UsageError("USAGE-001", f"--delta {text!r:.60} is not a limit.", fix="Give a small number: --delta 1e-5") from None
 
 
 def _count(text: str | None) -> int | None:

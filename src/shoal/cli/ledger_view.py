@@ -7,12 +7,12 @@ import io
 import math
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from decimal import Decimal
 
-from shoal.privacy.ledger import Entry, Total, delta_grains_up
-from shoal.privacy.limits import Limit, Period, Usage, show_left
+from shoal.privacy.ledger import Entry, Total
+from shoal.privacy.limits import Limit, Period, Usage
 from shoal.privacy.records import State
-from shoal.privacy.rounding import float_from_grains, from_grains, show
+from shoal.privacy.refusal import show_left
+from shoal.privacy.rounding import delta_grains_up, float_from_grains, from_delta_grains, from_grains, show, show_allowed
 
 _BAR = 20
 _PER_FEATURE = (
@@ -33,7 +33,11 @@ def limits_text(usages: Sequence[Usage]) -> str:
 
 def new_limits_text(limits: Iterable[Limit]) -> str:
     """The limits of a ledger that does not exist yet."""
-    return "\n".join(f"  epsilon {show(from_grains(limit.grains or 0))}  {limit}" for limit in limits)
+    lines = []
+    for limit in limits:
+        epsilon, delta = from_grains(limit.grains or 0), from_delta_grains(limit.delta_grains or 0)
+        lines.append(f"  epsilon {show_allowed(epsilon)}, delta {show_allowed(delta)}  ({limit})")
+    return "\n".join(lines)
 
 
 def totals_text(totals: Sequence[Total]) -> str:
@@ -88,6 +92,8 @@ def usage_data(usage: Usage) -> dict[str, object]:
         "epsilon_spent": float_from_grains(usage.spent),
         "epsilon_held": float_from_grains(usage.held),
         "epsilon_left": None if usage.left is None else float(show_left(usage.left, digits=12)),
+        "delta": None if limit.delta_grains is None else float(from_delta_grains(limit.delta_grains)),
+        "delta_used": _delta_float(usage.delta),
         "max_releases": limit.releases,
         "releases": usage.releases,
         "uncountable": usage.unpriced,
@@ -117,8 +123,10 @@ def _usage_line(usage: Usage) -> str:
         parts.append(f"cannot be kept: {usage.unpriced} releases under replace count, which no add-remove epsilon bounds")
     elif limit.grains is not None:
         used = usage.spent + usage.held
-        parts.append(f"{_bar(used, limit.grains)} epsilon {show(from_grains(used))} of {show(from_grains(limit.grains))}")
+        parts.append(f"{_bar(used, limit.grains)} epsilon {show(from_grains(used))} of {show_allowed(from_grains(limit.grains))}")
         parts.append(f"{show_left(usage.left or 0)} left")
+    if limit.delta_grains is not None:
+        parts.append(f"delta {show(from_delta_grains(usage.delta))} of {show_allowed(from_delta_grains(limit.delta_grains))}")
     if limit.releases is not None:
         parts.append(f"{usage.releases} of {limit.releases} releases")
     return f"{', '.join(parts)}  ({limit})"
@@ -133,7 +141,7 @@ def _bar(used: int, cap: int) -> str:
 def _total_line(total: Total) -> str:
     sums = f"epsilon {show(from_grains(total.spent))} spent, {show(from_grains(total.held))} held"
     delta = total.spent_delta + total.held_delta
-    sums += f", delta {show(_delta(delta))}" if delta else ""
+    sums += f", delta {show(from_delta_grains(delta))}" if delta else ""
     releases = "1 release" if total.releases == 1 else f"{total.releases} releases"
     return f"{total.source}: {sums}, in {releases} ({total.unit}, {total.relation}, against {'; '.join(total.adversaries)})"
 
@@ -146,12 +154,8 @@ def _entry_line(entry: Entry, at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M} UTC  {about}: {size}, {price} ({scope})"
 
 
-def _delta(grains: int) -> Decimal:
-    return Decimal(grains).scaleb(-18)
-
-
 def _delta_float(grains: int) -> float:
-    near = float(_delta(grains))
+    near = float(from_delta_grains(grains))
     return near if delta_grains_up(near) >= grains else math.nextafter(near, math.inf)
 
 

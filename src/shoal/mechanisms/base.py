@@ -60,6 +60,18 @@ def check_delta(delta: float) -> float:
     return float(delta)
 
 
+def check_integer(value: int) -> int:
+    """A number that integer noise can hide."""
+    if type(value) is not int or abs(value) > MAX_VALUE:
+        raise MechanismError(
+            "MECH-002",
+            f"A value of type {type(value).__name__} is not an integer of at most 2**52 in size.",
+            why="Exact noise is integer noise: the fraction of a float would shine through.",
+            fix="Round to the integer units that the query is declared in.",
+        )
+    return value
+
+
 def check_integers(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """An array that integer noise can hide; the fraction of a float would shine through."""
     array = np.asarray(values)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.entropy import Entropy
-from shoal.mechanisms.base import check_delta, check_epsilon, check_integers
+from shoal.mechanisms.base import check_delta, check_epsilon, check_integer, check_integers
 from shoal.mechanisms.coins import flip_exp, flip_exp_many
 from shoal.mechanisms.exact import float_up
 from shoal.mechanisms.laplace import laplace_sampler
@@ -191,7 +191,7 @@ class DiscreteGaussian:
 
     def randomise(self, value: int, entropy: Entropy) -> int:
         """One count, with noise."""
-        return value + self._sampler.draw(entropy)
+        return check_integer(value) + self._sampler.draw(entropy)
 
     def randomise_many(self, values: npt.NDArray[np.int64], entropy: Entropy) -> npt.NDArray[np.int64]:
         """A vector of counts, each with noise of its own."""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from shoal.entropy import Entropy
 from shoal.errors import MechanismError
-from shoal.mechanisms.base import check_epsilon, check_integers
+from shoal.mechanisms.base import check_epsilon, check_integer, check_integers
 from shoal.mechanisms.coins import Coin
 from shoal.mechanisms.sensitivity import Query
 from shoal.privacy.events import Event, Scope
@@ -166,7 +166,7 @@ class DiscreteLaplace:
 
     def randomise(self, value: int, entropy: Entropy) -> int:
         """One count, with noise."""
-        return value + self._sampler.draw(entropy)
+        return check_integer(value) + self._sampler.draw(entropy)
 
     def randomise_many(self, values: npt.NDArray[np.int64], entropy: Entropy) -> npt.NDArray[np.int64]:
         """A vector of counts, each with noise of its own."""

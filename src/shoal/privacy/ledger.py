@@ -20,17 +20,15 @@ chain alone cannot show is that the whole file was replaced by an older or a rew
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from fractions import Fraction
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
 
 from shoal.errors import BudgetError, IntegrityError, LocalProtocolError, UsageError
 from shoal.privacy.events import Event, Relation, Unit
-from shoal.privacy.limits import Limit, Usage, left_for, measure, refuse_if_over
+from shoal.privacy.limits import Limit, Usage, measure
 from shoal.privacy.records import (
     Head,
     Key,
@@ -48,7 +46,8 @@ from shoal.privacy.records import (
     decode,
     encode,
 )
-from shoal.privacy.rounding import grains_up, show
+from shoal.privacy.refusal import left_for, refuse_if_over
+from shoal.privacy.rounding import delta_grains_up, grains_up, show
 
 TRANSITIONS: Mapping[State, frozenset[State]] = {
     State.RESERVED: frozenset({State.STORED, State.VOIDED}),
@@ -60,16 +59,8 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
 HELD = frozenset({State.RESERVED, State.STORED})
 SPENT = frozenset({State.SENDING, State.SENT})
 
-DELTA_GRAINS = 10**18
-"""How many grains make a delta of 1; deltas of use are far below the 10^-12 of an epsilon's grain."""
-
 _START = bytes(32)
 _SHORTEST_HEAD = 16
-
-
-def delta_grains_up(x: float) -> int:
-    """A delta in grains of its own, rounded up; a float stands for its shortest decimal, as in `rounding`."""
-    return math.ceil(Fraction(repr(float(x))) * DELTA_GRAINS)
 
 
 @lru_cache(maxsize=256)
@@ -102,6 +93,11 @@ class Entry(NamedTuple):
     digest: bytes | None = None
     size: int | None = None
     spent_at: datetime | None = None
+
+    @classmethod
+    def reserved(cls, at: datetime, release: Release) -> Entry:
+        """The entry of a release that was reserved just now."""
+        return cls(release, *_price(release.event.epsilon, release.event.delta), State.RESERVED, ((State.RESERVED, at),))
 
     @property
     def study(self) -> str:
@@ -157,7 +153,6 @@ class Books:
 
     Examples
     --------
-    >>> from datetime import UTC
     >>> books = Books()
     >>> books.apply(books.seal(Opened(datetime(2030, 1, 1, tzinfo=UTC))))
     >>> books.head.seq, len(books.entries)
@@ -168,6 +163,7 @@ class Books:
         self.entries: dict[Key, Entry] = {}
         self.limits: dict[tuple[object, ...], Limit] = {}
         self._hashes = [_START]
+        self._latest = datetime.min.replace(tzinfo=UTC)
 
     @property
     def head(self) -> Head:
@@ -175,11 +171,7 @@ class Books:
 
     def seal(self, record: Record) -> Row:
         """The row to store for a new record, if the record may follow."""
-        fault = self._fault(record)
-        if fault:
-            raise LocalProtocolError(
-                "LEDGER-008", fault, why="A release is reserved, stored, marked as sending, and sent; or voided before it goes."
-            )
+        self._check(record)
         seq, prev = self.head.seq + 1, self.head.hash
         body = encode(record)
         return Row(seq, prev, chain_hash(seq, prev, body), body)
@@ -198,6 +190,19 @@ class Books:
         self._fold(record)
         self._hashes.append(stored_hash)
 
+    def take(self, record: Record) -> None:
+        """Fold in a new record without storing it: for a ledger in memory, which needs no proof against the disk and its owner."""
+        self._check(record)
+        self._fold(record)
+        self._hashes.append(self._hashes[-1])
+
+    def _check(self, record: Record) -> None:
+        fault = self._fault(record)
+        if fault:
+            raise LocalProtocolError(
+                "LEDGER-008", fault, why="A release is reserved, stored, marked as sending, and sent; or voided before it goes."
+            )
+
     def _fault(self, record: Record) -> str | None:
         """Why a record may not follow; None where it may."""
         if isinstance(record, Opened) is (len(self._hashes) > 1):
@@ -213,20 +218,20 @@ class Books:
         return None
 
     def _fold(self, record: Record) -> None:
+        self._latest = max(self._latest, record.at)
         if isinstance(record, (Store, Move)):
             at, old = record.at, self.entries[record.key]
             digest, size = (record.digest, record.size) if isinstance(record, Store) else (old.digest, old.size)
             times = (*old.times, (record.state, at))
-            spent_at = at if record.state is State.SENDING else old.spent_at
+            # A clock that was set back must not hide what is spent in a period that is over: nothing is dated before what is known.
+            spent_at = self._latest if record.state is State.SENDING else old.spent_at
             self.entries[record.key] = Entry(old.release, old.cost, old.delta, record.state, times, digest, size, spent_at)
         elif isinstance(record, Reserve):
-            release = record.release
-            cost, delta = _price(release.event.epsilon, release.event.delta)
-            self.entries[release.key] = Entry(release, cost, delta, State.RESERVED, ((State.RESERVED, record.at),))
+            self.entries[record.release.key] = Entry.reserved(record.at, record.release)
         elif isinstance(record, LimitSet):
             limit = record.limit
             self.limits.pop(limit.key, None)
-            if limit.grains is not None or limit.releases is not None:
+            if limit.caps_anything:
                 self.limits[limit.key] = limit
 
     def find(self, release: Release) -> Entry | None:
@@ -241,13 +246,17 @@ class Books:
                 why=f"It is {entry.state}: epsilon {show(entry.event.epsilon)} on {entry.source}, for {entry.release.recipient}.",
                 fix="Answer a question once. A study that asks anew must ask a question with another name, at its own cost.",
             )
+        self.refuse_if_voided(entry)
+        return entry
+
+    def refuse_if_voided(self, entry: Entry) -> None:
+        """Refuse to answer, or to send the answer to, a question that the participant has given up."""
         if entry.state is State.VOIDED:
             raise BudgetError(
                 "BUDGET-005",
-                f"Question {release.question} of study {release.title} was voided and stays unanswered.",
+                f"Question {entry.release.question} of study {entry.release.title} was voided and stays unanswered.",
                 why="A second draw could be chosen by what the first one showed, and would then protect less than it says.",
             )
-        return entry
 
     def refuse_if_over(self, event: Event, source: str, at: datetime) -> None:
         """Refuse a release that would go over a limit, with what is held counted as if it were spent."""

@@ -1,4 +1,4 @@
-"""Limits that a participant sets, and the sentences with which the ledger refuses.
+"""Limits that a participant sets, and how much of them is used.
 
 A limit caps what is released about one unit in one calendar period of UTC: the plain sum of epsilon, the number of releases, or both.
 A limit without a source counts all data sources together, since the same person may be in several of them; a limit for a feature counts
@@ -14,17 +14,18 @@ cannot be kept together with it, and the release is refused.
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from decimal import Decimal
 from enum import StrEnum
+from fractions import Fraction
 from typing import Protocol
 
-from shoal.errors import BudgetError, UsageError
+from shoal.errors import UsageError
 from shoal.privacy.events import Event, Relation, Unit
-from shoal.privacy.rounding import from_grains, grains_down, grains_up, show
+from shoal.privacy.rounding import DELTA_GRAINS, delta_grains_down, from_delta_grains, from_grains, grains_down
 
 _HIGHEST = 1_000_000
 
@@ -74,6 +75,11 @@ class Charge(Protocol):
         ...
 
     @property
+    def delta(self) -> int:
+        """Its delta, in grains of delta."""
+        ...
+
+    @property
     def spent_at(self) -> datetime | None:
         """When it was marked as sending; None while it is held."""
         ...
@@ -95,6 +101,8 @@ class Limit:
         One data source, one feature; None for all together. A release that names no features counts for every feature.
     releases
         Cap on the number of releases, of either relation.
+    delta_grains
+        Cap on the plain sum of delta, in grains of delta.
 
     Examples
     --------
@@ -111,9 +119,13 @@ class Limit:
     source: str | None = None
     feature: str | None = None
     releases: int | None = None
+    delta_grains: int | None = None
 
     def __post_init__(self) -> None:
         caps = {"epsilon": None if self.grains is None else from_grains(self.grains), "number of releases": self.releases}
+        if self.delta_grains is not None and not 0 <= self.delta_grains < DELTA_GRAINS:
+            delta = from_delta_grains(self.delta_grains)
+            raise UsageError("LEDGER-009", f"A limit cannot have {delta} as its delta.", why="It must be 0 or more, and below 1.")
         for name, cap in caps.items():
             if cap is not None and not 0 <= cap <= _HIGHEST:
                 raise UsageError("LEDGER-009", f"A limit cannot have {cap} as its {name}.", why=f"It must be from 0 to {_HIGHEST}.")
@@ -142,6 +154,24 @@ class Limit:
             return 1
         return 2 if self.relation == Relation.REPLACE else None
 
+    def delta_cost(self, event: Event, delta: int) -> int:
+        """What a release's delta, in grains, counts as under this limit's relation; all of it where nothing follows.
+
+        Notes
+        -----
+        One removal and one addition: P <= e^epsilon (e^epsilon Q + delta) + delta, so delta grows by 1 + e^epsilon.
+        """
+        if delta == 0 or event.scope.relation == self.relation:
+            return delta
+        if self.relation is not Relation.REPLACE:
+            return DELTA_GRAINS
+        return min(DELTA_GRAINS, math.ceil(Fraction(1 + math.exp(min(event.epsilon, 64.0)) * (1 + 1e-12)) * delta))
+
+    @property
+    def caps_anything(self) -> bool:
+        """Whether it is a limit at all; one that caps nothing removes the limit that it replaces."""
+        return not self.grains is self.releases is self.delta_grains is None
+
     def command(self, option: str) -> str:
         """What to type to change this limit."""
         words = [option, *([] if self.period is Period.YEAR else [f"--per {self.period}"])]
@@ -152,15 +182,17 @@ class Limit:
         return " ".join(["shoal ledger limit", *words])
 
 
-DEFAULT_LIMITS = tuple(Limit(unit, grains_down(4.0)) for unit in Unit)
-"""What a new ledger starts with, so that it refuses from the first day."""
+DEFAULT_LIMITS = tuple(
+    Limit(unit, grains_down(4.0), delta_grains=delta_grains_down(1e-4)) for unit in (Unit.PERSON, Unit.RECORD, Unit.UPDATE)
+)
+"""What a new ledger starts with, so that it refuses from the first day. A weight has none: an update is charged as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
     """How much of a limit is used in the period that began at ``since``; sums in grains, as the limit counts them.
 
-    ``unpriced`` is the number of releases that the limit concerns and cannot count.
+    ``unpriced`` is the number of releases that the limit concerns and cannot count; ``delta`` is spent and held together.
     """
 
     limit: Limit
@@ -170,6 +202,7 @@ class Usage:
     releases: int
     studies: int
     unpriced: int
+    delta: int
 
     @property
     def left(self) -> int | None:
@@ -183,7 +216,7 @@ def measure(limit: Limit, charges: Iterable[Charge], at: datetime, *, spent_only
     """What counts against a limit at a moment, with or without what is held."""
     since = limit.period.start(at)
     sums = {True: 0, False: 0}
-    studies, releases, unpriced = set(), 0, 0
+    studies, releases, unpriced, delta = set(), 0, 0, 0
     for charge in charges:
         when = charge.spent_at
         is_counted = not spent_only if when is None else when >= since
@@ -192,117 +225,13 @@ def measure(limit: Limit, charges: Iterable[Charge], at: datetime, *, spent_only
         factor = limit.factor(charge.event.scope.relation)
         sums[when is None] += charge.cost * (factor or 0)
         unpriced += factor is None
+        delta += limit.delta_cost(charge.event, charge.delta)
         releases += 1
         studies.add(charge.study)
-    return Usage(limit, since, sums[False], sums[True], releases, len(studies), unpriced)
-
-
-def refuse_if_over(
-    limits: Iterable[Limit], charges: Collection[Charge], event: Event, source: str, at: datetime, *, spent_only: bool = False
-) -> None:
-    """Check a release against every limit that concerns it, and refuse with the numbers.
-
-    Parameters
-    ----------
-    limits, charges
-        What the ledger holds; the release itself is not among the charges.
-    event, source
-        The release.
-    at
-        The present.
-    spent_only
-        Leave out what is held: the question at the moment of sending, when the release itself was held before.
-    """
-    concerned = [limit for limit in limits if limit.concerns(event, source)]
-    if not _bound_epsilon(concerned):
-        raise BudgetError(
-            "BUDGET-001",
-            f"No limit of yours bounds the epsilon of a release about a {event.scope.unit} from source {source}.",
-            why="Without a limit nothing would ever be refused.",
-            fix=f"Set one with: {Limit(event.scope.unit, 0).command('--epsilon 4')}",
-        )
-    for limit in concerned:
-        usage = measure(limit, charges, at, spent_only=spent_only)
-        _check_number(usage)
-        if limit.grains is not None:
-            _check_epsilon(usage, limit.grains, event)
-
-
-def left_for(limits: Iterable[Limit], charges: Collection[Charge], event: Event, source: str, at: datetime) -> int:
-    """The largest cost, in grains under the event's own relation, at which a release like this one would not be refused."""
-    concerned = [limit for limit in limits if limit.concerns(event, source)]
-    rooms = [] if _bound_epsilon(concerned) else [0]
-    for limit in concerned:
-        usage, factor = measure(limit, charges, at), limit.factor(event.scope.relation)
-        if usage.left is not None:
-            rooms.append(usage.left // factor if factor else 0)
-        if limit.releases is not None and usage.releases >= limit.releases:
-            rooms.append(0)
-    return min(rooms)
-
-
-def show_left(grains: int, digits: int = 4) -> str:
-    """What is left, for people: rounded down.
-
-    Examples
-    --------
-    >>> show_left(700_000_000_000), show_left(999_999_999_999), show_left(0)
-    ('0.7', '0.9999', '0')
-    """
-    return show(Decimal(f"{grains // 10 ** (12 - digits)}e-{digits}"), digits=40)
+    return Usage(limit, since, sums[False], sums[True], releases, len(studies), unpriced, delta)
 
 
 def check_text(name: str, text: str, longest: int = 500) -> None:
     """Refuse a text that could not be stored, or could fool the reader of a terminal."""
     if not isinstance(text, str) or not text or len(text) > longest or not text.isprintable():
         raise UsageError("LEDGER-009", f"{text!r:.60} cannot be the {name} of a ledger entry.", fix="Use a short, printable text.")
-
-
-def _bound_epsilon(concerned: Iterable[Limit]) -> bool:
-    """Whether some limit bounds the sum of epsilon, whatever is read."""
-    return any(limit.grains is not None and limit.feature is None for limit in concerned)
-
-
-def _check_number(usage: Usage) -> None:
-    limit = usage.limit
-    if limit.releases is not None and usage.releases >= limit.releases:
-        raise BudgetError(
-            "BUDGET-003",
-            f"This would be release {usage.releases + 1}; your {limit.period.adjective} limit is {limit.releases} ({limit}).",
-            why=f"{_studies(usage)} made {usage.releases} (see: shoal ledger show).",
-            fix=f"Raise your own limit with: {limit.command(f'--releases {usage.releases + 1}')}",
-        )
-
-
-def _check_epsilon(usage: Usage, grains: int, event: Event) -> None:
-    limit = usage.limit
-    factor = limit.factor(event.scope.relation)
-    if factor is None or usage.unpriced:
-        n_before = "" if factor is None else f" {usage.unpriced} such releases count in this period already."
-        raise BudgetError(
-            "BUDGET-001",
-            f"Your {limit.period.adjective} limit of epsilon {show(from_grains(grains))} ({limit}) cannot be kept.",
-            why=f"A release under replace may show whether the {limit.unit} is there at all, which no add-remove epsilon bounds.{n_before}",
-            fix=f"Count under replace instead; this limit goes with: {limit.command('--remove')}",
-        )
-    cost = factor * grains_up(event.epsilon)
-    used = usage.spent + usage.held
-    if used + cost <= grains:
-        return
-    asked = f"epsilon {show(event.epsilon)} ({event.scope.unit}, {event.scope.relation})"
-    asked += f", which counts as {show(from_grains(cost))} under replace" if factor == 2 else ""
-    left = max(0, grains - used)
-    about = "" if limit.source is None and limit.feature is None else f" ({limit})"
-    held = f", {show(from_grains(usage.held))} of it held for what is not yet sent" if usage.held else ""
-    smaller = f"Ask the study for epsilon <= {show_left(left // factor)}, or raise" if left else "Raise"
-    whole = f"your {limit.period.adjective} limit of {show(from_grains(grains))}{about}"
-    raise BudgetError(
-        "BUDGET-002",
-        f"This study asks for {asked}; {show_left(left)} of {whole} is left.",
-        why=f"{_studies(usage)} used {show(from_grains(used))}{held} (see: shoal ledger show).",
-        fix=f"{smaller} your own limit with: {limit.command(f'--epsilon {show(from_grains(used + cost))}')}",
-    )
-
-
-def _studies(usage: Usage) -> str:
-    return "1 study" if usage.studies == 1 else f"{usage.studies} studies"

@@ -167,6 +167,7 @@ def encode(record: Record) -> bytes:
         case LimitSet(limit=limit):
             fields |= {"kind": "limit", "unit": limit.unit.value, "relation": limit.relation.value, "period": limit.period.value}
             fields |= {"grains": limit.grains, "releases": limit.releases, "source": limit.source, "feature": limit.feature}
+            fields |= {"delta_grains": limit.delta_grains}
         case Reserve(release=release):
             fields |= {"kind": "reserved", "study": release.study, "question": release.question, "event": _event_fields(release.event)}
             fields |= {"source": release.source, "recipient": release.recipient, "title": release.title}
@@ -202,7 +203,8 @@ _STEP: _Shape = {"kind": (str,), "at": (int,), "study": (str,), "question": (str
 _SHAPES: Mapping[str, _Shape] = {
     "opened": {"kind": (str,), "at": (int,)},
     "limit": {"kind": (str,), "at": (int,), "unit": (str,), "relation": (str,), "period": (str,)}
-    | {"grains": _OPTIONAL_INT, "releases": _OPTIONAL_INT, "source": _OPTIONAL_STR, "feature": _OPTIONAL_STR},
+    | {"grains": _OPTIONAL_INT, "releases": _OPTIONAL_INT, "source": _OPTIONAL_STR, "feature": _OPTIONAL_STR}
+    | {"delta_grains": _OPTIONAL_INT},
     State.RESERVED: {**_STEP, "event": (dict,), "source": (str,), "recipient": (str,), "title": (str,)},
     State.STORED: {**_STEP, "digest": (bytes,), "size": (int,)},
     State.SENDING: _STEP,
@@ -247,7 +249,8 @@ def _record(data: Any) -> Record:
 
 def _limit(fields: dict[str, Any]) -> Limit:
     unit, relation, period = Unit(fields["unit"]), Relation(fields["relation"]), Period(fields["period"])
-    return Limit(unit, fields["grains"], relation, period, fields["source"], fields["feature"], fields["releases"])
+    caps = fields["releases"], fields["delta_grains"]
+    return Limit(unit, fields["grains"], relation, period, fields["source"], fields["feature"], *caps)
 
 
 def _event(data: Any) -> Event:

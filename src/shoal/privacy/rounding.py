@@ -16,6 +16,9 @@ from shoal.errors import SpecError
 GRAINS = 10**12
 """How many grains make an epsilon of 1."""
 
+DELTA_GRAINS = 10**18
+"""How many grains make a delta of 1; deltas of use are far below the 10^-12 of an epsilon's grain."""
+
 _CONTEXT = Context(prec=2000, Emin=-999_999, Emax=999_999)
 _SMALLEST_PLAIN, _LARGEST_PLAIN = -4, 15
 
@@ -39,6 +42,21 @@ def grains_down(x: float) -> int:
 def from_grains(n: int) -> Decimal:
     """Grains as an exact decimal; what is left of a limit may be negative."""
     return Decimal(f"{n}e-12")
+
+
+def delta_grains_up(x: float) -> int:
+    """A delta that is spent, in grains of its own: never less than ``x``."""
+    return math.ceil(_decimal_value(x) * DELTA_GRAINS)
+
+
+def delta_grains_down(x: float) -> int:
+    """A delta that is allowed, in grains of its own: never more than ``x``."""
+    return math.floor(_decimal_value(x) * DELTA_GRAINS)
+
+
+def from_delta_grains(n: int) -> Decimal:
+    """Grains of delta as an exact decimal."""
+    return Decimal(f"{n}e-18")
 
 
 def float_from_grains(n: int) -> float:

@@ -115,7 +115,9 @@ def binomial_pmf(k: Ints, n: Ints | np.int64, p: float, q: float) -> Floats:
     i = m - j
     log_chance = _stirling_error(m) - _stirling_error(j) - _stirling_error(i) - _deviance(j, m * p) - _deviance(i, m * q)
     inner = np.sqrt(m / (2 * math.pi * j * i)) * np.exp(log_chance)
-    return np.where(is_edge, np.exp(k * math.log(p) + (n - k) * math.log(q)), inner)
+    # Near 1 the other chance gives the logarithm with all its digits.
+    log_p, log_q = math.log(p) if p < 0.5 else math.log1p(-q), math.log(q) if q < 0.5 else math.log1p(-p)
+    return np.where(is_edge, np.exp(k * log_p + (n - k) * log_q), inner)
 
 
 def _stirling_error(k: Floats) -> Floats:

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 
 from shoal.privacy.events import Relation, Scope, Unit
-from shoal.privacy.rounding import float_from_grains, grains_up, show
+from shoal.privacy.rounding import float_from_grains, grains_up, show, sum_up
 
 PRIORS = (1, 10, 50)
 """The guesses, of 100, for which odds are given."""
 
 _CONTEXT = Context(prec=60, rounding=ROUND_CEILING)
+_MORE = math.nextafter(math.log(10 / 9), math.inf)
 
 _REPLACE_GUESS = {
     Unit.PERSON: "that something is true of you",
@@ -48,15 +49,31 @@ class Odds:
     epsilon: float
     delta: float
 
+    @property
+    def reach(self) -> float:
+        """The loss that is passed with a chance of at most `exception`: epsilon itself where delta is 0.
+
+        Notes
+        -----
+        An (epsilon, delta) guarantee does not keep every guess within e^epsilon but for a chance of delta. Where the loss passes e > epsilon,
+        P > e^e Q, so delta >= P(loss > e) (1 - e^(epsilon - e)). At e = epsilon + ln(10/9) that is a tenth of the chance (errata X-05).
+        """
+        return self.epsilon + (_MORE if self.delta > 0 else 0.0)
+
+    @property
+    def exception(self) -> float:
+        """The chance of passing `reach`, ten times delta."""
+        return min(1.0, sum_up([self.delta] * 10))
+
     def __str__(self) -> str:
-        but = f", except with chance {show(self.delta)}" if self.delta > 0 else ""
-        moved = f"what you send could move them to at most {at_most(50, self.epsilon)} of 100{but}"
+        but = f", except with chance {show(self.exception)}" if self.delta > 0 else ""
+        moved = f"what you send could move them to at most {at_most(50, self.reach)} of 100{but}"
         return f"If someone thought it 50 of 100 likely {self.guess}, {moved}."
 
     def to_dict(self) -> dict[str, object]:
         """Plain data, with the odds for several guesses, of 100."""
-        moves = [{"from": prior, "to_at_most": float(at_most(prior, self.epsilon))} for prior in PRIORS]
-        return {"guess": self.guess, "epsilon": self.epsilon, "delta": self.delta, "moves": moves}
+        moves = [{"from": prior, "to_at_most": float(at_most(prior, self.reach))} for prior in PRIORS]
+        return {"guess": self.guess, "epsilon": self.epsilon, "delta": self.delta, "moves": moves, "except_with_chance": self.exception}
 
 
 def at_most(prior: int, epsilon: float) -> Decimal:

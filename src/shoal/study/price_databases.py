@@ -21,6 +21,8 @@ _CELLS_OF_A_NUMBER = 8
 """Equal widths into which a number without public bins is cut, by a rule that looks at nothing private."""
 _SELECTION = Fraction(35, 100)
 _ROWS_PER_LEAF = 4.8
+_NARROWEST_SHARE = 4
+"""Standard deviation from which sums of discrete Gaussians are Gaussian to all digits (Kairouz, Liu, Steinke 2021)."""
 _GRID = 256
 """Residuals are rounded to multiples of 1/256, and so are soft labels."""
 
@@ -128,7 +130,8 @@ def _tables_per_holder(study: Study) -> int:
 def _pfds_sums(study: Study) -> list[Release]:
     """Tables of all attributes, a calibration, residual rounds where the noise allows them, and a line search over what they found."""
     k, epsilon, delta = len(study.feature), study.privacy.epsilon, study.privacy.delta
-    tables, rows = Histogram(k, study.max_rows), Histogram(1, study.max_rows)
+    # Counts in units of 1/256 as well: with Gaussian noise the shares of many holders stay wide enough to add up to a Gaussian.
+    tables, rows = Histogram(k, _GRID * study.max_rows), Histogram(1, _GRID * study.max_rows)
     # A residual of at most 1/2 enters one cell of each attribute.
     residual = ClippedVector(_GRID // 2 * k * study.max_rows, 1, _n_cells_in_all(study))
     if delta > 0:
@@ -163,7 +166,15 @@ def _sum(study: Study, part: Fraction, query: Query) -> Event:
         return _reads_all(study, DiscreteLaplace(share(epsilon, part), query, scope_of(study)).event())
     # A hair less than the part leaves room for the rounding of the two conversions.
     rho = epsilon_to_rho(epsilon, delta) * float(part) * (1 - 1e-9)
-    return _reads_all(study, DiscreteGaussian(rho_to_epsilon(rho, delta), delta, query, scope_of(study)).event())
+    noise = DiscreteGaussian(rho_to_epsilon(rho, delta), delta, query, scope_of(study))
+    n_honest = _pfds(study).n_holders - _pfds(study).max_colluders
+    if noise.sigma_squared < _NARROWEST_SHARE**2 * n_honest:
+        raise unpriceable(
+            f"The noise of {n_honest} honest holders would be in shares of {math.sqrt(noise.sigma_squared / n_honest):.2f}.",
+            why=f"Discrete Gaussians narrower than {_NARROWEST_SHARE} do not add up to one, and the sum would be less private than it says.",
+            fix="Use a smaller epsilon, or delta = 0.",
+        )
+    return _reads_all(study, noise.event())
 
 
 def forecast_pfds(study: Study) -> list[Forecast]:
@@ -177,7 +188,7 @@ def forecast_pfds(study: Study) -> list[Forecast]:
     else:
         table = _pfds_sums(study)[0].event
         size = table.parameters["scale"] if study.privacy.delta == 0 else table.parameters["sigma"]
-        noise = float(size) * (math.sqrt(2) if study.privacy.delta == 0 else 1.0) / n
+        noise = float(size) / _GRID * (math.sqrt(2) if study.privacy.delta == 0 else 1.0) / n
     return [Forecast("noise on one cell of a pooled table, as a share of its rows (standard deviation)", noise)]
 
 

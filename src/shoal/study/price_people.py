@@ -14,12 +14,14 @@ from shoal.mechanisms.reports import FrequencyMechanism
 from shoal.mechanisms.response import RandomResponse
 from shoal.mechanisms.sensitivity import ClippedVector
 from shoal.privacy.events import Event, Unit
-from shoal.privacy.rounding import float_from_grains, grains_up
+from shoal.privacy.rounding import float_from_grains, grains_up, sum_up
 from shoal.study.label import Release
 from shoal.study.priced import Forecast, most_counted_cells, n_cells, scope_of, share, unpriceable
 from shoal.study.settings import DDML
 from shoal.study.spec import Study
 
+_GRID_CELLS = 10
+"""Cells of the public grid of a number: its lowest value, four equal widths, four that grow, and missing."""
 _PAPERS_MECHANISMS = ("random-response", "rappor", "pq")
 
 
@@ -35,11 +37,15 @@ def price_anonml(study: Study) -> list[Release]:
     Unit person, replace, against everyone. The question is drawn without a look at the row, so an answer costs its own epsilon.
     """
     releases = _histograms(study) if study.variant == "paper" else [_one_answer(study)]
-    if study.queries is not None:
-        cells = most_counted_cells(study, study.queries)
-        event = best(study.queries.epsilon_release, cells, study.participation.size).event()
-        releases.append(Release("a randomised answer to a free question", event.reading(*study.queries.features), study.queries.n_queries))
-    return releases
+    return releases + _free_answers(study)
+
+
+def _free_answers(study: Study) -> list[Release]:
+    if study.queries is None:
+        return []
+    cells = most_counted_cells(study, study.queries)
+    event = best(study.queries.epsilon_release, cells, study.participation.size).event()
+    return [Release("a randomised answer to a free question", event.reading(*study.queries.features), study.queries.n_queries)]
 
 
 def _one_answer(study: Study) -> Release:
@@ -50,8 +56,12 @@ def _one_answer(study: Study) -> Release:
 
 
 def _tables(study: Study) -> dict[int, FrequencyMechanism]:
-    """The mechanism of each size of question; a number without public bins is asked about by one bit."""
-    sizes = {feature.n_bins * _n_labels(study) if feature.n_bins else 2 for feature in study.schema().features}
+    """The mechanism of each size of question; a number without public bins is asked about by one bit.
+
+    Where messages are shuffled there is one phase, so that the crowd is everybody: such a number is cut by a public grid instead.
+    """
+    unbinned = _GRID_CELLS * _n_labels(study) if study.trust == "shuffled" else 2
+    sizes = {feature.n_bins * _n_labels(study) if feature.n_bins else unbinned for feature in study.schema().features}
     return {size: best(study.privacy.epsilon, size, study.participation.size) for size in sorted(sizes)}
 
 
@@ -73,12 +83,14 @@ def paper_total(study: Study) -> float | None:
     Notes
     -----
     Ref: AnonML equation 6: the larger of what one feature and what the label spend. It holds if features are independent (errata A-06).
+    Free questions may be about that feature and about the label, and are added to both.
     """
     if study.protocol != "anonml" or study.variant != "paper":
         return None
     table, *median = _histograms(study)
-    of_a_feature = table.event.epsilon + sum(release.event.epsilon for release in median)
-    return max(of_a_feature, math.fsum([table.event.epsilon] * table.count))
+    free = [release.event.epsilon for release in _free_answers(study) for _ in range(release.count)]
+    of_a_feature = sum_up([table.event.epsilon, *(release.event.epsilon for release in median), *free])
+    return max(of_a_feature, sum_up([table.event.epsilon] * table.count + free))
 
 
 def _price_divisor(study: Study) -> int:

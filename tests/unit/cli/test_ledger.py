@@ -65,7 +65,7 @@ def test_show_without_a_ledger_says_so_and_makes_none(shoal: Run, path: Path) ->
         code, out, _ = shoal(*words)
         assert code == 0
         assert out.startswith(f"There is no ledger at {path} yet: nothing was spent.")
-        assert "epsilon 4.0  person, replace, all sources together, a year" in out
+        assert "epsilon 4.0, delta 0.0001  (person, replace, all sources together, a year)" in out
     data = json.loads(shoal("show", "--json")[1])
     assert (data["exists"], data["totals"], data["history"]) == (False, [], [])
     assert not path.parent.exists()
@@ -76,8 +76,11 @@ def test_show_says_what_was_spent_held_and_sent(shoal: Run, used: Path) -> None:
     assert (code, err) == (0, "")
     assert "me.csv: epsilon 0 spent, 1.4 held, in 2 releases (person, replace, against everyone)" in out
     assert "me.csv: epsilon 1.4 spent, 0 held, delta 2e-07, in 2 releases (record, add-remove, against the miner)" in out
-    assert "[#######.............] epsilon 1.4 of 4.0, 2.6 left  (person, replace, all sources together, a year)" in out
-    assert "[##############......] epsilon 2.8 of 4.0, 1.2 left  (record, replace, all sources together, a year)" in out
+    assert "[#######.............] epsilon 1.4 of 4.0, 2.6 left, delta 0 of 0.0001  (person, replace, all sources together, a year)" in out
+    assert (
+        "[##############......] epsilon 2.8 of 4.0, 1.2 left, delta 6.028e-07 of 0.0001  (record, replace, all sources together, a year)"
+        in out
+    )
     waiting, sent = out.split("Waiting")[1].split("\n\nSent\n")
     assert [line.split()[0] for line in waiting.splitlines()[1:]] == ["reserved", "stored", "sending"]
     assert "question q0, about me.csv, to https://x.org: not drawn yet, epsilon 0.7 (person, replace, against everyone)" in waiting
@@ -123,15 +126,16 @@ def test_limits_are_set_changed_and_removed(shoal: Run, path: Path) -> None:
     assert "It is no claim about the fact" in out
     # A cap that is not mentioned stays.
     assert (
-        "epsilon 0 of 2.5, 2.5 left, 0 of 7 releases  (person, replace, all sources together, a year)"
+        "epsilon 0 of 2.5, 2.5 left, delta 0 of 0.0001, 0 of 7 releases  (person, replace, all sources together, a year)"
         in shoal("limit", "--releases", "7")[1]
     )
-    assert "epsilon 0 of 3.0, 3.0 left, 0 of 7 releases  (person" in shoal("limit", "--epsilon", "3")[1]
+    assert "epsilon 0 of 3.0, 3.0 left, delta 0 of 0.0001, 0 of 7 releases  (person" in shoal("limit", "--epsilon", "3")[1]
+    assert "delta 0 of 1e-05, 0 of 7 releases  (person" in shoal("limit", "--delta", "1e-5")[1]
     assert "person" not in shoal("limit", "--remove")[1]
     code, _, err = shoal("limit", "--remove")
     assert (code, err.split()[0]) == (2, "LEDGER-009")
     listed = json.loads(shoal("limit", "--json")[1])["limits"]
-    assert [(item["unit"], item["feature"]) for item in listed] == [("record", None), ("update", None), ("weight", None), ("record", "age")]
+    assert [(item["unit"], item["feature"]) for item in listed] == [("record", None), ("update", None), ("record", "age")]
 
 
 @pytest.mark.parametrize(
@@ -143,6 +147,8 @@ def test_limits_are_set_changed_and_removed(shoal: Run, path: Path) -> None:
         ["--epsilon", "inf"],
         ["--epsilon", "1e7"],
         ["--epsilon="],
+        ["--delta", "1"],
+        ["--delta", "much"],
         ["--releases", "-1"],
         ["--releases", "2.5"],
         ["--releases", "9999999999"],
@@ -249,7 +255,7 @@ def test_an_empty_ledger_has_a_word_for_every_part() -> None:
     assert limits_text([]).endswith("\n  none: everything is refused")
     for text in (totals_text([]), pending_text([]), history_text([])):
         assert text.endswith("\n  nothing")
-    assert len(DEFAULT_LIMITS) == len(Unit)
+    assert all(limit.caps_anything for limit in DEFAULT_LIMITS)
 
 
 def test_help_says_what_a_feature_limit_is_not(shoal: Run) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import MechanismError
-from shoal.mechanisms.base import check_delta, check_epsilon, check_integers
+from shoal.mechanisms.base import check_delta, check_epsilon, check_integer, check_integers
 from shoal.privacy.rounding import GRAINS, grains_up
 
 
@@ -60,3 +60,10 @@ def test_refuses_what_integer_noise_cannot_hide(values: np.ndarray) -> None:
     with pytest.raises(MechanismError) as caught:
         check_integers(values)
     assert caught.value.code == "MECH-002"
+
+
+@pytest.mark.parametrize("value", [3.5, 3.0, True, np.int64(3), 2**52 + 1, -(2**53)])
+def test_one_value_must_be_an_integer_too(value: object) -> None:
+    with pytest.raises(MechanismError, match="MECH-002"):
+        check_integer(value)  # type: ignore[arg-type]
+    assert check_integer(-(2**52)) == -(2**52)

@@ -10,7 +10,7 @@ import pytest
 
 from shoal.errors import BudgetError, IntegrityError, LocalProtocolError, UsageError
 from shoal.privacy.events import LOCAL_PERSON, Event, Relation, Scope, Unit
-from shoal.privacy.ledger import HELD, SPENT, TRANSITIONS, Books, Total, delta_grains_up
+from shoal.privacy.ledger import HELD, SPENT, TRANSITIONS, Books, Total
 from shoal.privacy.limits import Limit, Period
 from shoal.privacy.records import Key, LimitSet, Move, Opened, Record, Release, Reserve, Row, State, Store, chain_hash, encode
 from shoal.privacy.rounding import grains_down, grains_up
@@ -160,10 +160,15 @@ def test_totals_are_kept_apart_by_source_unit_and_relation() -> None:
     assert all((total.held, total.held_delta, total.spent, total.spent_delta) == (grains_up(0.5), 2 * 10**9, 0, 0) for total in totals)
 
 
-def test_deltas_have_grains_of_their_own_and_are_rounded_up() -> None:
-    assert delta_grains_up(1e-9) == 10**9
-    assert delta_grains_up(0.0) == 0
-    assert delta_grains_up(1e-30) == 1
+def test_a_clock_set_back_hides_nothing_that_is_spent() -> None:
+    books = Books()
+    write(books, Opened(AT), LimitSet(AT, YEARLY))
+    early = AT - timedelta(days=400)
+    write(books, Reserve(early, Release("d1", "q1", Event("test", {}, LOCAL_PERSON, 4.0), "me.csv", "x", "y")))
+    write(books, Store(early, Key("d1", "q1"), bytes(32), 1), Move(early, Key("d1", "q1"), State.SENDING))
+    assert books.entries[Key("d1", "q1")].spent_at == AT
+    [usage] = books.usage(AT)
+    assert usage.left == 0
 
 
 def test_a_limit_replaces_one_about_the_same_and_an_empty_one_removes_it() -> None:

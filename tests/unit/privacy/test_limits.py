@@ -9,8 +9,9 @@ import pytest
 
 from shoal.errors import BudgetError, UsageError
 from shoal.privacy.events import LOCAL_PERSON, Event, Relation, Scope, Unit
-from shoal.privacy.limits import DEFAULT_LIMITS, Limit, Period, left_for, measure, refuse_if_over, show_left
-from shoal.privacy.rounding import grains_down, grains_up
+from shoal.privacy.limits import DEFAULT_LIMITS, Limit, Period, measure
+from shoal.privacy.refusal import left_for, refuse_if_over, show_left
+from shoal.privacy.rounding import DELTA_GRAINS, delta_grains_down, delta_grains_up, grains_down, grains_up
 
 NOW = datetime(2030, 6, 15, 12, 30, tzinfo=UTC)
 YEARLY = Limit(Unit.PERSON, grains_down(4.0))
@@ -26,6 +27,10 @@ class Charge:
     @property
     def cost(self) -> int:
         return grains_up(self.event.epsilon)
+
+    @property
+    def delta(self) -> int:
+        return delta_grains_up(self.event.delta)
 
 
 def event(epsilon: float = 1.0, unit: Unit = Unit.PERSON, relation: Relation = Relation.REPLACE, reads: tuple[str, ...] = ()) -> Event:
@@ -194,3 +199,49 @@ def test_a_scope_given_as_text_is_counted_as_well() -> None:
     text = Event("test", {}, Scope("person", "add-remove", "everyone"), 1.0)  # type: ignore[arg-type]
     assert measure(YEARLY, [Charge(text)], NOW).spent == grains_up(2.0)
     assert LOCAL_PERSON.unit == "person"
+
+
+APPROXIMATE = Limit(Unit.PERSON, grains_down(4.0), delta_grains=delta_grains_down(1e-5))
+
+
+def approximate(epsilon: float, delta: float, relation: Relation = Relation.REPLACE) -> Event:
+    return Event("test", {}, Scope(Unit.PERSON, relation, "everyone"), epsilon, delta)
+
+
+def test_deltas_add_up_and_are_refused_over_their_limit() -> None:
+    charges = [Charge(approximate(0.01, 3e-6)), Charge(approximate(0.01, 3e-6), None)]
+    assert measure(APPROXIMATE, charges, NOW).delta == delta_grains_up(6e-6)
+    refuse_if_over([APPROXIMATE], charges, approximate(0.01, 4e-6), "me.csv", NOW)
+    refuse_if_over([APPROXIMATE], charges, event(0.01), "me.csv", NOW)
+    with pytest.raises(BudgetError) as caught:
+        refuse_if_over([APPROXIMATE], charges, approximate(0.01, 4.1e-6), "me.csv", NOW)
+    assert caught.value.code == "BUDGET-006"
+    assert "--delta 1.01e-05" in str(caught.value)
+    assert left_for([APPROXIMATE], charges, approximate(0.01, 4e-6), "me.csv", NOW) == grains_down(3.98)
+    assert left_for([APPROXIMATE], charges, approximate(0.01, 4.1e-6), "me.csv", NOW) == 0
+
+
+def test_a_delta_under_add_remove_counts_for_two_steps_under_replace_and_not_at_all_the_other_way() -> None:
+    release = approximate(1.0, 1e-6, Relation.ADD_REMOVE)
+    counted = measure(APPROXIMATE, [Charge(release)], NOW).delta
+    assert (1 + 2.718281828) * 1e-6 <= counted / DELTA_GRAINS <= (1 + 2.718281829) * 1e-6
+    other_way = replace(APPROXIMATE, relation=Relation.ADD_REMOVE)
+    assert measure(other_way, [Charge(approximate(1.0, 1e-6))], NOW).delta == DELTA_GRAINS
+
+
+def test_a_delta_that_no_limit_bounds_is_refused() -> None:
+    for limits in ([YEARLY], [YEARLY, replace(APPROXIMATE, grains=None, feature="age")]):
+        with pytest.raises(BudgetError, match=r"BUDGET-001.*delta"):
+            refuse_if_over(limits, [], approximate(0.1, 1e-9), "me.csv", NOW)
+        assert left_for(limits, [], approximate(0.1, 1e-9), "me.csv", NOW) == 0
+
+
+@pytest.mark.parametrize("grains", [-1, DELTA_GRAINS])
+def test_a_limit_on_delta_is_a_chance(grains: int) -> None:
+    with pytest.raises(UsageError):
+        Limit(Unit.PERSON, None, delta_grains=grains)
+
+
+def test_a_new_ledger_bounds_every_unit_that_is_charged() -> None:
+    assert {limit.unit for limit in DEFAULT_LIMITS} == set(Unit) - {Unit.WEIGHT}
+    assert all(limit.grains and limit.delta_grains for limit in DEFAULT_LIMITS)

@@ -10,7 +10,18 @@ import numpy as np
 import pytest
 
 from shoal.errors import SpecError
-from shoal.privacy.rounding import float_from_grains, from_grains, grains_down, grains_up, show, show_allowed, sum_up
+from shoal.privacy.rounding import (
+    delta_grains_down,
+    delta_grains_up,
+    float_from_grains,
+    from_delta_grains,
+    from_grains,
+    grains_down,
+    grains_up,
+    show,
+    show_allowed,
+    sum_up,
+)
 
 
 def test_decimals_add_up_as_people_expect():
@@ -90,3 +101,11 @@ def test_printing(x, up, down):
 def test_fewer_digits_round_further_up():
     assert show(0.123, 2) == "0.13"
     assert show(1.23e-9, 1) == "2e-09"
+
+
+def test_deltas_have_grains_of_their_own_and_are_rounded_up() -> None:
+    assert delta_grains_up(1e-9) == 10**9
+    assert delta_grains_up(0.0) == 0
+    assert delta_grains_up(1e-30) == 1
+    assert delta_grains_down(1.9e-18) == 1
+    assert from_delta_grains(10**9) == Decimal("1e-9")

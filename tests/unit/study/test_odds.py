@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
+from shoal.mechanisms.gaussian import count_delta
 from shoal.privacy.events import LOCAL_PERSON, Relation, Scope, Unit
-from shoal.study.odds import at_most, odds_of, whole_update
+from shoal.study.odds import Odds, at_most, odds_of, whole_update
 
 RECORD = Scope(Unit.RECORD, Relation.ADD_REMOVE, "all who read the release")
 
@@ -39,11 +42,11 @@ def test_replace_is_one_question():
 def test_add_remove_asks_of_presence_and_at_twice_epsilon_of_the_value():
     presence, value = odds_of(RECORD, 1.0, 1e-6)
     assert "that a certain record is in the data at all" in str(presence)
-    assert str(presence).endswith("at most 73.2 of 100, except with chance 1e-06.")
+    assert str(presence).endswith("at most 75.2 of 100, except with chance 1e-05.")
     assert "one value and not another, knowing that the data is there" in str(value)
     assert value.epsilon == 2.0
     assert value.delta >= (1 + math.e) * 1e-6
-    assert str(value).endswith("at most 88.1 of 100, except with chance 3.719e-06.")
+    assert str(value).endswith("at most 89.2 of 100, except with chance 3.719e-05.")
 
 
 def test_a_delta_that_is_lost_stops_at_one():
@@ -65,3 +68,21 @@ def test_all_weights_of_an_update_cost_their_number():
 def test_every_unit_and_relation_has_words(unit, relation):
     for odds in odds_of(Scope(unit, relation, "everyone"), 1.0, 0.0):
         assert str(odds).startswith("If someone thought it 50 of 100 likely that ")
+
+
+@pytest.mark.parametrize(("epsilon", "sigma_squared"), [(0.1, 1300), (0.5, 65), (1.0, 18)])
+def test_the_odds_of_an_approximate_guarantee_hold_but_for_the_stated_chance(epsilon, sigma_squared):
+    delta = count_delta(Fraction(sigma_squared), 1, epsilon)
+    y = np.arange(-2000, 2001)
+    chance = np.exp(-(y**2) / (2 * sigma_squared))
+    chance /= chance.sum()
+    loss = (1 - 2 * y) / (2 * sigma_squared)
+    odds = Odds("anything", epsilon, delta)
+    assert chance[loss > odds.reach].sum() <= odds.exception
+    # The plain reading, "within epsilon except with chance delta", is wrong.
+    assert chance[loss > epsilon].sum() > delta
+
+
+def test_without_a_delta_there_is_no_exception():
+    odds = Odds("anything", 2.0, 0.0)
+    assert (odds.reach, odds.exception) == (2.0, 0.0)

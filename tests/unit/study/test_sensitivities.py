@@ -1,0 +1,116 @@
+"""Every priced release of every protocol says the sensitivity of what it releases, with one row or several per person."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from shoal.errors import SpecError
+from shoal.study.load import parse
+from shoal.study.plan import make_plan
+from shoal.study.spec import Study
+from shoal.study.templates import study_text
+
+N_FEATURES = 3
+ROWS = 5
+
+
+def study(protocol: str, **changes: Any) -> Study:
+    """A study with three binary features."""
+    tables = {
+        "ddml": {"clip": 2.0, "fraction_bits": 10},
+        "sdq": {"n_databases": 10, "depth": 2},
+        "pfds": {"n_holders": 20},
+    }
+    document = {
+        "title": "t",
+        "purpose": "p",
+        "contact": "c",
+        "protocol": protocol,
+        "label": {"name": "y", "values": ["no", "yes"]},
+        "feature": [{"name": f"x{i}", "values": ["a", "b"], "missing": False} for i in range(N_FEATURES)],
+        "privacy": {"epsilon": 1.0},
+        "participation": {"minimum": 10, "size": 100_000},
+        **({protocol: tables[protocol]} if protocol in tables else {}),
+    }
+    if protocol == "ddml":
+        document["participation"] = {"minimum": 100, "size": 100_000}
+    for key, value in changes.items():
+        document[key] = {**document.get(key, {}), **value} if isinstance(value, dict) else value
+    return Study(**document)
+
+
+def sensitivities(one: Study) -> list[float]:
+    return [release.event.parameters["sensitivity"] for release in make_plan(one).releases]
+
+
+PERSON = {"data": {"person": "patient", "max_rows_per_person": ROWS}}
+PAPER = {"variant": "paper"}
+PFDS_PAPER = {**PAPER, "pfds": {"max_depth": 3, "n_candidates": 5, "n_levels": 3}}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "changes", "expected"),
+    [
+        ("sdq", {}, [1, 1]),
+        ("sdq", PAPER, [1, 1, 1]),
+        ("pfds", {}, [1]),
+        ("pfds", PFDS_PAPER, [1, 1, 1]),
+        ("pfds", {"trust": "secure-sum"}, [256 * N_FEATURES, 256, 128 * N_FEATURES, 256]),
+    ],
+)
+def test_counts_grow_with_the_rows_of_a_person(protocol: str, changes: dict[str, Any], expected: list[float]) -> None:
+    assert sensitivities(study(protocol, **changes)) == expected
+    assert sensitivities(study(protocol, **changes, **PERSON)) == [ROWS * each for each in expected]
+
+
+def test_gaussian_sums_have_the_euclidean_norm() -> None:
+    changes = {"trust": "secure-sum", "privacy": {"epsilon": 1.0, "delta": 1e-6}}
+    root = math.sqrt(N_FEATURES)
+    alone = sensitivities(study("pfds", **changes))
+    assert alone[0] == pytest.approx(256 * root)
+    assert alone[1] == alone[3] == 256
+    # The clip is an integer, rounded up.
+    assert 128 * root <= alone[2] < 128 * root + 1
+    several = sensitivities(study("pfds", **changes, **PERSON))
+    assert several[0] == pytest.approx(ROWS * 256 * root)
+    assert ROWS * 128 * root <= several[2] < ROWS * 128 * root + 1
+
+
+def test_an_update_can_turn_around_within_its_clip() -> None:
+    clip = 2.0 * 2**10
+    assert sensitivities(study("ddml")) == [2 * clip]
+    assert sensitivities(study("ddml", privacy={"epsilon": 1.0, "unit": "weight"})) == [2 * clip]
+    assert sensitivities(study("ddml", privacy={"epsilon": 1.0, "delta": 1e-6})) == [2 * clip]
+
+
+def test_narrow_shares_of_gaussian_noise_are_not_priced() -> None:
+    with pytest.raises(SpecError, match="PLAN-001"):
+        make_plan(
+            study(
+                "pfds",
+                trust="secure-sum",
+                privacy={"epsilon": 60.0, "delta": 0.01},
+                pfds={"n_holders": 10_000},
+                participation={"minimum": 9_000, "size": 10**8},
+            )
+        )
+
+
+def test_the_papers_accounting_counts_free_questions_too() -> None:
+    table = {"n_partitions": 2, "n_subsets": 2, "subset_size": 1}
+    queries = {"features": ["x0"], "n_queries": 5, "epsilon_release": 1.0}
+    plain = make_plan(study("anonml", **PAPER, anonml=table)).statement().paper_epsilon
+    asked = make_plan(study("anonml", **PAPER, anonml=table, queries=queries)).statement().paper_epsilon
+    assert plain is not None and asked is not None
+    assert asked == pytest.approx(plain + 5)
+
+
+def test_a_shuffled_number_without_bins_is_cut_by_a_public_grid() -> None:
+    text = study_text("anonml").replace('trust = "local"', 'trust = "shuffled"').replace("bins = [0, 2, 10]\n", "")
+    text = text.replace("epsilon = 2.0 ", "delta = 1e-6\nepsilon = 2.0 ").replace("minimum = 2000 ", "honest_share = 0.9\nminimum = 2000 ")
+    forecasts = [forecast.what for forecast in make_plan(parse(text)).forecasts]
+    assert any("20 cells" in what for what in forecasts)
+    assert not any(" 2 cells" in what for what in forecasts)
