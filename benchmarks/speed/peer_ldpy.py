@@ -1,24 +1,14 @@
 """multi-freq-ldpy's reports a second, one report per call, and its aggregation. Run by `samplers` in an environment of its own."""
 
 import json
-import time
 
 import numpy as np
 from multi_freq_ldpy.pure_frequency_oracles.GRR import GRR_Aggregator_MI, GRR_Client
 from multi_freq_ldpy.pure_frequency_oracles.SS import SS_Aggregator_MI, SS_Client
 from multi_freq_ldpy.pure_frequency_oracles.UE import UE_Aggregator_MI, UE_Client
+from peer_timing import best
 
 EPSILON = 1.0
-
-
-def best(work, amount):
-    work()
-    runs = []
-    for _ in range(3):
-        start = time.process_time()
-        work()
-        runs.append(time.process_time() - start)
-    return amount / min(runs)
 
 
 figures = {}

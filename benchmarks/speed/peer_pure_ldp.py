@@ -1,22 +1,12 @@
 """pure-ldp's reports a second, one report per call, and its aggregation. Run by `samplers` in an environment of its own."""
 
 import json
-import time
 
 import numpy as np
+from peer_timing import best
 from pure_ldp.frequency_oracles import DEClient, DEServer, UEClient, UEServer
 
 EPSILON = 1.0
-
-
-def best(work, amount):
-    work()
-    runs = []
-    for _ in range(3):
-        start = time.process_time()
-        work()
-        runs.append(time.process_time() - start)
-    return amount / min(runs)
 
 
 def collect(server, reports, m):

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.entropy import Entropy
-from shoal.mechanisms.base import check_delta, check_epsilon, check_integer, check_integers
+from shoal.mechanisms.additive import AdditiveNoise
+from shoal.mechanisms.base import check_delta, check_epsilon
 from shoal.mechanisms.coins import flip_exp, flip_exp_many
 from shoal.mechanisms.exact import float_up
 from shoal.mechanisms.laplace import laplace_sampler
@@ -123,7 +124,7 @@ def count_delta(sigma_squared: Fraction, sensitivity: int, epsilon: float) -> fl
     return min(1.0, max(TINIEST, delta))
 
 
-class DiscreteGaussian:
+class DiscreteGaussian(AdditiveNoise):
     """Integer counts plus discrete Gaussian noise: (epsilon, delta), and better than that under composition.
 
     Parameters
@@ -189,23 +190,11 @@ class DiscreteGaussian:
             return count_delta(self.sigma_squared, math.isqrt(int(self.l2_squared)), epsilon)
         return rho_to_delta(self.rho, epsilon)
 
-    def randomise(self, value: int, entropy: Entropy) -> int:
-        """One count, with noise."""
-        return check_integer(value) + self._sampler.draw(entropy)
-
-    def randomise_many(self, values: npt.NDArray[np.int64], entropy: Entropy) -> npt.NDArray[np.int64]:
-        """A vector of counts, each with noise of its own."""
-        counts = check_integers(values)
-        return counts + self._sampler.draw_many(counts.size, entropy).reshape(counts.shape)
-
     def variance(self) -> float:
         """Sum of y^2 P(y): a little below sigma^2, and equal to it in floats from sigma = 2 on (Poisson summation)."""
         return self._moment(2) if self.sigma_squared < 4 else float(self.sigma_squared)
 
-    def expected_error(self, n: int = 1) -> float:
-        """Mean absolute error of the sum of n independent releases; for more than one, by its variance."""
-        if n > 1:
-            return math.sqrt(n * self.variance() * 2 / math.pi)
+    def _mean_absolute(self) -> float:
         if self.sigma_squared < 2**16:
             return self._moment(1)
         # Euler-Maclaurin: the sum of y exp(-y^2 / (2 sigma^2)) over y > 0 is sigma^2 - 1/12 - 1 / (240 sigma^2) - ...

@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from shoal.entropy import Entropy
 from shoal.errors import MechanismError
-from shoal.mechanisms.base import check_epsilon, check_integer, check_integers
+from shoal.mechanisms.additive import AdditiveNoise
+from shoal.mechanisms.base import check_epsilon
 from shoal.mechanisms.coins import Coin
 from shoal.mechanisms.sensitivity import Query
 from shoal.privacy.events import Event, Scope
@@ -116,7 +117,7 @@ def laplace_sampler(rate: Fraction) -> LaplaceSampler:
     return LaplaceSampler(rate)
 
 
-class DiscreteLaplace:
+class DiscreteLaplace(AdditiveNoise):
     """Integer counts plus discrete Laplace noise: pure epsilon.
 
     Parameters
@@ -164,21 +165,10 @@ class DiscreteLaplace:
         parameters = {"sensitivity": float(self.sensitivity), "scale": self.scale}
         return Event(self.name, parameters, self.scope, self.epsilon)
 
-    def randomise(self, value: int, entropy: Entropy) -> int:
-        """One count, with noise."""
-        return check_integer(value) + self._sampler.draw(entropy)
-
-    def randomise_many(self, values: npt.NDArray[np.int64], entropy: Entropy) -> npt.NDArray[np.int64]:
-        """A vector of counts, each with noise of its own."""
-        counts = check_integers(values)
-        return counts + self._sampler.draw_many(counts.size, entropy).reshape(counts.shape)
-
     def variance(self) -> float:
         """2 r / (1 - r)^2 with r = exp(-rate)."""
         return 0.5 / math.sinh(float(self.rate) / 2) ** 2
 
-    def expected_error(self, n: int = 1) -> float:
-        """Mean absolute error of the sum of n independent releases, 2 r / (1 - r^2) for one; for more, by its variance."""
-        if n == 1:
-            return 1 / math.sinh(float(self.rate))
-        return math.sqrt(n * self.variance() * 2 / math.pi)
+    def _mean_absolute(self) -> float:
+        """2 r / (1 - r^2)."""
+        return 1 / math.sinh(float(self.rate))

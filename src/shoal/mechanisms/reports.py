@@ -44,7 +44,7 @@ def check_cardinality(cardinality: int) -> int:
             "MECH-001",
             f"cardinality = {cardinality} cannot be used.",
             why=f"A value is one of 2 to {MAX_CARDINALITY} cells.",
-            fix="Use fewer or coarser features in one question.",
+            fix="Use fewer or coarser features in one question." if cardinality > MAX_CARDINALITY else "Give cardinality=2 or more.",
         )
     return cardinality
 
