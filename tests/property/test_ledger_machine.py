@@ -56,6 +56,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.limits: dict[Any, Limit] = {usage.limit.key: usage.limit for usage in self.handles[0].limits()}
         self.heads: list[str] = []
         self.turn = 0
+        self.latest, self.n_records = self.clock.now(), 0
 
     def teardown(self) -> None:
         for handle in self.handles:
@@ -156,7 +157,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert item is not None
         if item.state is State.STORED:
             assert self.allows(item.event, item.source, with_held=False)
-            item.state, item.spent_at = State.SENDING, self.clock.now()
+            item.state, item.spent_at = State.SENDING, max(self.latest, self.clock.now())
         assert payload == item.payload
 
     @rule(question=questions)
@@ -223,6 +224,8 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def the_file_says_what_the_model_says(self) -> None:
         ledger = self.ledger
+        if ledger.head().seq > self.n_records:
+            self.latest, self.n_records = max(self.latest, self.clock.now()), ledger.head().seq
         assert {e.release.question: (e.state, e.spent_at) for e in ledger.entries()} == {
             q: (i.state, i.spent_at) for q, i in self.model.items()
         }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from shoal.messages.codec import decode
 from shoal.privacy.ledger import SPENT
 from shoal.privacy.records import State
+from shoal.privacy.rounding import grains_up
 from shoal.protocols.base import AGGREGATOR, MemoryLedger, Outcome
 from toy.protocol import Answer, Study, ToyAggregator
 
@@ -22,6 +22,11 @@ def answers_sent(study: Study, outcome: Outcome) -> dict[tuple[str, int], set[by
     return left
 
 
+def spent(ledger: MemoryLedger) -> int:
+    """All that has begun to leave, in grains of epsilon; the toy protocol has one unit."""
+    return sum(total.spent for total in ledger.totals())
+
+
 def check(study: Study, outcome: Outcome, ledgers: Mapping[str, MemoryLedger]) -> None:
     """Raise AssertionError unless the run kept every promise."""
     left = answers_sent(study, outcome)
@@ -30,6 +35,7 @@ def check(study: Study, outcome: Outcome, ledgers: Mapping[str, MemoryLedger]) -
 
     assert not outcome.rejected, "honest machines reject nothing of each other"
     assert not outcome.aborted
+    assert not outcome.failed
     assert all(len(payloads) == 1 for payloads in left.values()), "a retry sends the same bytes"
     assert len(taken) == len(set(taken)), "an answer is taken once"
     assert set(taken) <= set(left), "what is taken was sent"
@@ -41,7 +47,7 @@ def check(study: Study, outcome: Outcome, ledgers: Mapping[str, MemoryLedger]) -
             "what is acknowledged is not lost"
         )
         # A peer that goes down right before its first byte leaves has spent it all the same: more, never less.
-        assert math.isclose(ledger.spent, sum(at in SPENT for at in states.values()) * study.mechanism.event().epsilon)
+        assert spent(ledger) == sum(at in SPENT for at in states.values()) * grains_up(study.mechanism.event().epsilon)
     ones = [sum(answer.report[0] for _, answer in state.counted if answer.round == number) for number in study.questions.values()]
     assert outcome.results[AGGREGATOR] == tuple(ones), "the result is the sum of what was counted"
 
@@ -52,8 +58,8 @@ def check_complete(study: Study, outcome: Outcome, ledgers: Mapping[str, MemoryL
     left = answers_sent(study, outcome)
     for name, ledger in ledgers.items():
         assert all(entry.state is State.SENT for entry in ledger.entries.values())
-        spent = math.fsum(study.mechanism.event().epsilon for sender, _ in left if sender == name)
-        assert ledger.spent == spent, "the ledger's total is exactly what left"
+        price = sum(grains_up(study.mechanism.event().epsilon) for sender, _ in left if sender == name)
+        assert spent(ledger) == price, "the ledger's total is exactly what left"
         assert outcome.results[name] == study.n_rounds
     state = outcome.states[AGGREGATOR]
     assert len(state.counted) + len(state.late) == study.n_rounds * study.n_peers

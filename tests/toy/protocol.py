@@ -1,22 +1,24 @@
 """A toy protocol for tests of the contract: a show of hands by random response, in two rounds.
 
-The aggregator asks everyone, counts each peer's answer once, and closes a round when all have answered or its time is up.
-An answer that comes after its round is kept apart as late. A peer answers each round of the study once, and nothing else.
+The aggregator asks everyone, counts each answer, and closes a round when all have answered or its time is up. An answer that comes after
+its round is kept apart as late. A peer answers each round of the study once, and nothing else. That an answer which comes twice counts
+once is the driver's business, by the answer's submission.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import ClassVar
 
 from shoal.entropy import Entropy
 from shoal.errors import MechanismError, RemoteProtocolError
 from shoal.mechanisms.response import RandomResponse
-from shoal.messages.base import Message, Registry
+from shoal.messages.base import Message, Record, Registry
 from shoal.privacy.events import Event
 from shoal.privacy.private import Private
-from shoal.protocols.base import EVERYONE, Aggregator, Effects, Finish, Peer, PeerState, Send, WakeAt, unpriced
+from shoal.protocols.base import EVERYONE, Aggregator, Effects, Finish, Moment, Peer, PeerState, Send, WakeAt, unpriced
 from shoal.protocols.base import START as START
 
 
@@ -31,6 +33,15 @@ class Answer(Message):
     round: int
     report: bytes
 
+    @property
+    def submission(self) -> bytes:
+        return str(self.round).encode()
+
+
+@lru_cache
+def mechanism(epsilon: float) -> RandomResponse:
+    return RandomResponse(epsilon, 2)
+
 
 @dataclass(frozen=True)
 class Study:
@@ -44,7 +55,7 @@ class Study:
 
     @property
     def mechanism(self) -> RandomResponse:
-        return RandomResponse(self.epsilon, 2)
+        return mechanism(self.epsilon)
 
     @property
     def questions(self) -> dict[str, int]:
@@ -81,15 +92,16 @@ class ToyPeer(Peer[PeerState]):
         return self.ask(state, f"round-{message.round}")
 
     def released(self, state: PeerState, question: str, message: Message) -> tuple[PeerState, Effects]:
-        return state, (Finish(len(state.answered)),) if len(state.answered) == self.params.n_rounds else ()
+        # The last round, not the number of answers: a peer that has lost its state does not know of earlier ones.
+        number = self.params.questions[question]
+        return state, (Finish(number),) if number == self.params.n_rounds else ()
 
 
-@dataclass(frozen=True)
-class Counting:
+class Counting(Record):
     """The aggregator's state: the round that is open (0 before the first, one more than there are after the last) and what came in."""
 
     round: int = 0
-    deadline: datetime = START
+    deadline: Moment = START
     counted: tuple[tuple[str, Answer], ...] = ()
     late: tuple[tuple[str, Answer], ...] = ()
 
@@ -116,28 +128,18 @@ class ToyAggregator(Aggregator[Counting]):
             self.params.mechanism.decode(message.report[:-8])
         except MechanismError as error:
             raise RemoteProtocolError("MSG-005", error.what) from None
-        if self.is_known(state, sender, message):
-            return state, ()
         if message.round < state.round:
-            return replace(state, late=(*state.late, (sender, message))), ()
-        state = replace(state, counted=(*state.counted, (sender, message)))
+            return state.replace(late=(*state.late, (sender, message))), ()
+        state = state.replace(counted=(*state.counted, (sender, message)))
         is_full = sum(answer.round == state.round for _, answer in state.counted) == self.params.n_peers
         return self._next(state, now) if is_full else (state, ())
-
-    def is_known(self, state: Counting, sender: str, message: Answer) -> bool:
-        for known, answer in (*state.counted, *state.late):
-            if (known, answer.round) == (sender, message.round):
-                if answer != message:
-                    raise RemoteProtocolError("PROTO-003", f"{sender} gives two answers to round {message.round}.")
-                return True
-        return False
 
     def ticked(self, state: Counting, now: datetime, entropy: Entropy) -> tuple[Counting, Effects]:
         is_over = 1 <= state.round <= self.params.n_rounds and now >= state.deadline
         return self._next(state, now) if is_over else (state, ())
 
     def _next(self, state: Counting, now: datetime) -> tuple[Counting, Effects]:
-        state = replace(state, round=state.round + 1, deadline=now + self.params.patience)
+        state = state.replace(round=state.round + 1, deadline=now + self.params.patience)
         if state.round > self.params.n_rounds:
             return state, (Finish(self.tally(state)),)
         return state, (Send(EVERYONE, Ask(study=self.study, round=state.round)), WakeAt(state.deadline))

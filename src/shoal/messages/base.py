@@ -27,12 +27,17 @@ Element = Literal["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"
 def describe(error: ValidationError) -> str:
     """The first fault in words: where it is and what was expected, never the value."""
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-    where = ".".join(str(part) for part in first["loc"])[:60]
-    return f"{ascii(where)[1:-1] or 'the body'}: {first['msg']}"
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{_shown(where, 60) or 'the body'}: {_shown(first['msg'], 100)}"
+
+
+def _shown(text: str, longest: int) -> str:
+    """A text that may repeat what a stranger sent: without characters that could steer a terminal, and cut."""
+    return ascii(text[:longest])[1:-1][:longest]
 
 
 class Record(BaseModel):
-    """Part of a message: exact types, no unknown fields, finite numbers, frozen."""
+    """Part of a message, or the state of a machine: exact types, no unknown fields, finite numbers, frozen."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
@@ -45,6 +50,14 @@ class Record(BaseModel):
                 f"{type(self).__name__} does not fit its declaration: {describe(error)}.",
                 fix="Build the record from values of the declared types.",
             ) from None
+
+    # Pydantic then calls it for a record that we make ourselves, and not for each part of one that it reads: a part that does not fit is
+    # for pydantic to deal with (in a union it tries the next), and for `codec.decode` to put into words.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    def replace(self, **changes: Any) -> Self:
+        """The record with some fields changed, checked as a new one is."""
+        return type(self)(**{**dict(self), **changes})
 
 
 class Array(Record):
@@ -98,6 +111,8 @@ class Message(Record):
     spends
         Whether the message is a mechanism's output on private data. Such a message leaves only as a
         `~shoal.protocols.base.Release`, priced and stored; no other message may be one.
+    is_anonymous
+        Whether the aggregator must not learn who sent it: a driver then gives it a sender made up for this delivery alone.
     max_bytes
         Most bytes that an encoded message may have.
     """
@@ -105,9 +120,19 @@ class Message(Record):
     type_name: ClassVar[str]
     version: ClassVar[int] = 1
     spends: ClassVar[bool] = False
+    is_anonymous: ClassVar[bool] = False
     max_bytes: ClassVar[int] = 1 << 16
 
     study: Digest
+
+    @property
+    def submission(self) -> bytes | None:
+        """What names a message that is to count once, among those of its type and sender, or of its type alone where it is anonymous.
+
+        A round, an update's number, a pseudonym. The driver keeps the index: the aggregator is given a submission once, however often it
+        comes, and other bytes under the same name are rejected. None for a message that may count as often as it comes.
+        """
+        return None
 
 
 class Registry(Mapping[tuple[str, int], type[Message]]):

@@ -1,8 +1,9 @@
 """Deterministic CBOR: one encoding for every message, and nothing else is read.
 
 Two levels. `dumps` and `loads` turn plain data (null, truth values, integers, finite floats, text, bytes, arrays, maps with
-text keys) into bytes and back. `encode` and `decode` do so for messages, in an envelope of type, version, study and body.
-Whatever the bytes, `loads` and `decode` return or raise `RemoteProtocolError`. The profile is in ``docs/reference/wire.md``.
+text keys) into bytes and back. `encode` and `decode` do so for messages, in an envelope of type, version, study and body; `dump` and
+`load` for a machine's state, which stays at home. Whatever the bytes, `loads` and `decode` return or raise `RemoteProtocolError`. The
+profile is in ``docs/reference/wire.md``.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from __future__ import annotations
 import io
 import json
 import math
-from typing import NoReturn, TypeAlias, cast
+from typing import NoReturn, TypeAlias, TypeVar, cast
 
 import cbor2
+from pydantic import ValidationError
 
-from shoal.errors import LocalProtocolError, RemoteProtocolError
-from shoal.messages.base import DIGEST_BYTES, Message, Registry
+from shoal.errors import IntegrityError, LocalProtocolError, RemoteProtocolError
+from shoal.messages.base import DIGEST_BYTES, Message, Record, Registry, describe
 from shoal.privacy.private import Private
 
+R = TypeVar("R", bound=Record)
 Plain: TypeAlias = "bool | int | float | str | bytes | tuple[Plain, ...] | dict[str, Plain] | None"
 
 MAX_BYTES = 1 << 24
@@ -109,15 +112,33 @@ def decode(data: bytes, registry: Registry, study: bytes) -> Message:
     if digest != study:
         what = f"A message belongs to study {digest.hex()[:12]}; this is study {study.hex()[:12]}."
         raise RemoteProtocolError("MSG-006", what, fix="Compare the manifests: all parties must hold the same one.")
+    if "study" in body:
+        raise RemoteProtocolError("MSG-005", f"A {name} repeats the study digest in its body.")
     try:
         message = kind.model_validate({**body, "study": digest})
         again = encode(message)
+    except ValidationError as error:
+        raise RemoteProtocolError("MSG-005", f"{kind.__name__} does not fit its declaration: {describe(error)}.") from None
     except LocalProtocolError as error:
-        raise RemoteProtocolError(error.code.replace("MSG-007", "MSG-005"), error.what) from None
+        raise RemoteProtocolError(error.code, error.what) from None
     if again != data:
-        # A whole number where a float is due, a default left out, a field of the envelope repeated in the body.
+        # A whole number where a float is due, or a default left out.
         raise RemoteProtocolError("MSG-003", f"A {name} of {len(data)} bytes is not in its one deterministic encoding.")
     return message
+
+
+def dump(record: Record) -> bytes:
+    """The one encoding of a record, such as a machine's state, for our own disk."""
+    return dumps(record.model_dump(warnings=False))
+
+
+def load(data: bytes, kind: type[R]) -> R:
+    """The record that was dumped. A field that is not there has its default, so that a state outlives a new version."""
+    try:
+        return kind.model_validate(loads(data, max_bytes=len(data)))
+    except (RemoteProtocolError, ValidationError) as error:
+        fault = describe(error) if isinstance(error, ValidationError) else error.what
+        raise IntegrityError("MSG-008", f"{len(data)} saved bytes are not a {kind.__name__}: {fault}") from None
 
 
 def to_json(message: Message) -> str:

@@ -142,12 +142,13 @@ class LedgerFile:
         """
         release = Release(study, question, event, source, recipient, title)
         with self._change():
-            if self._books.find(release) is None:
+            entry = self._books.find(release)
+            if entry is None:
                 now = self._clock.now()
                 self._books.refuse_if_over(event, source, now)
                 self._append(Reserve(now, release))
-        entry = self.entry(study, question)
-        return Reserved(entry) if entry.state is State.RESERVED else Stored(entry, self.payload(study, question))
+                return Reserved(Entry.reserved(now, release))
+            return Reserved(entry) if entry.state is State.RESERVED else Stored(entry, self._payload(entry))
 
     def store(self, study: str, question: str, payload: bytes) -> None:
         """Keep what was drawn: bytes and record in one transaction. Storing the same bytes again does nothing; others are refused."""
@@ -162,9 +163,16 @@ class LedgerFile:
             self._db.execute("INSERT INTO outbox VALUES (?, ?, ?)", (study, question, payload))
 
     def mark_sending(self, study: str, question: str) -> bytes:
-        """Count a stored release as spent for ever, and return the bytes that may go out now; for a retry, the same bytes again."""
+        """Count a stored release as spent for ever, and return the bytes that may go out now; for a retry, the same bytes again.
+
+        Raises
+        ------
+        BudgetError
+            The release was voided, or would go over a limit that was lowered since; nothing may go out.
+        """
         with self._change():
             entry = self._entry(Key(study, question))
+            self._books.refuse_if_voided(entry)
             payload = self._payload(entry)
             if entry.state not in SPENT:
                 now = self._clock.now()
@@ -193,6 +201,12 @@ class LedgerFile:
     def pending(self) -> tuple[Entry, ...]:
         """What was begun and is neither sent nor voided: to be drawn (reserved) or sent (stored, sending)."""
         return tuple(entry for entry in self.entries() if entry.state not in (State.SENT, State.VOIDED))
+
+    def unsent(self, study: str) -> dict[str, bytes]:
+        """A study's answers that are drawn and not acknowledged: question -> the bytes to send, or to send again."""
+        with self._look():
+            entries = [entry for entry in self._books.entries.values() if entry.study == study]
+            return {entry.release.question: self._payload(entry) for entry in entries if entry.state in (State.STORED, State.SENDING)}
 
     def history(self) -> tuple[Entry, ...]:
         """What was sent, or may have been: in the order in which it was marked as sending."""

@@ -7,18 +7,19 @@ given to a machine        meaning
 ``Received``              a message of this protocol and this study
 ``Tick``                  a moment asked for by ``WakeAt`` has come
 ``Granted``               (peer) the ledger has reserved the cost of a question: draw the answer now
-``Answered``              (peer) the ledger already holds the answer to a question: it is sent again as it is
-``Refused``               (peer) the ledger does not allow the question
+``Answered``              (peer) the ledger holds the answer to a question, drawn just now or before, and it is sent
+``Refused``               (peer) the ledger does not allow the question, or does not let its answer leave
 ========================  ===================================================================================
 
 ========================  ===================================================================================
 asked of the driver       meaning
 ========================  ===================================================================================
-``Send``                  send a message that carries nothing private
+``Send``                  send a message; a peer's carries nothing private
 ``Spend``                 (peer) ask the ledger to reserve the cost of a question, before anything is drawn
 ``Release``               (peer) store the drawn answer with its ledger entry, then send it until acknowledged
 ``WakeAt``                give a ``Tick`` at this time or soon after
-``Finish``, ``Abort``     the result, or why there is none
+``Finish``                the result
+``Abort``                 why there is none; nothing more is given, and what has not left does not leave
 ========================  ===================================================================================
 
 A new kind of work, such as a small computation among several peers, is a new effect and a new input. A driver fails on an
@@ -48,7 +49,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message arrived. The sender is a name of the roster, or one made up by the driver where senders are anonymous."""
+    """A message arrived. The sender is a name of the roster, or, where the message is anonymous, made up for this delivery alone."""
 
     sender: str
     message: Message
@@ -68,7 +69,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """An answer to the question was stored before; this is it, and the driver sends its bytes again."""
+    """An answer to the question is stored; this is it, and the driver sends its bytes, whether or not they were sent before."""
 
     question: str
     message: Message
@@ -76,7 +77,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The ledger does not allow the question."""
+    """The ledger does not allow the question; or it holds the answer, and does not let it leave."""
 
     question: str
     error: ShoalError
@@ -87,19 +88,10 @@ Input = Started | Received | Tick | Granted | Answered | Refused
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a message that carries nothing private, until it is acknowledged."""
+    """Send a message until it is acknowledged. A peer's may carry nothing private; an aggregator may pass on what it was given."""
 
     to: str
     message: Message
-
-    def __post_init__(self) -> None:
-        if self.message.spends:
-            raise LocalProtocolError(
-                "PROTO-001",
-                f"A {self.message.type_name} was to be sent without a price.",
-                why="It is a mechanism's output on private data.",
-                fix="Ask with Spend, draw when it is Granted, and return a Release.",
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +134,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """The machine gives up."""
+    """The machine gives up: it is given nothing more, and what it has not sent yet does not leave."""
 
     error: ShoalError
 

@@ -5,22 +5,40 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import ClassVar, Generic, TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, ClassVar, Generic, TypeVar
+
+from pydantic import AwareDatetime, BeforeValidator, PlainSerializer
 
 from shoal.entropy import Entropy
 from shoal.errors import LocalProtocolError, RemoteProtocolError, ShoalError
-from shoal.messages.base import Message, Registry
+from shoal.messages.base import Message, Record, Registry
 from shoal.privacy.events import Event
 from shoal.protocols.effects import AGGREGATOR, Abort, Answered, Effect, Granted, Input, Received, Release, Spend, Started, Tick
 
-State = TypeVar("State")
+State = TypeVar("State", bound=Record)
 Effects = tuple[Effect, ...]
+
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+
+
+def _from_microseconds(value: object) -> object:
+    if type(value) is not int:
+        return value
+    try:
+        return _EPOCH + value * _MICROSECOND
+    except OverflowError:
+        raise ValueError("a moment beyond the calendar") from None
+
+
+Moment = Annotated[
+    AwareDatetime, BeforeValidator(_from_microseconds), PlainSerializer(lambda when: (when - _EPOCH) // _MICROSECOND, return_type=int)
+]
+"""A time in a state, such as a deadline; it is saved as microseconds since 1970."""
 
 
 class Machine(ABC, Generic[State]):
-    """One side of a protocol.
+    """One side of a protocol. Its state is a `Record`, so that a driver can save it: ``codec.dump`` and ``codec.load``.
 
     Attributes
     ----------
@@ -43,7 +61,7 @@ class Machine(ABC, Generic[State]):
 
 
 class Aggregator(Machine[State]):
-    """The untrusted side: asks, collects and learns. It folds each submission into its state once."""
+    """The untrusted side: asks, collects and learns. It is given each submission once, and need not remember which it has seen."""
 
     def step(self, state: State, given: Input, now: datetime, entropy: Entropy) -> tuple[State, Effects]:
         match given:
@@ -69,15 +87,14 @@ class Aggregator(Machine[State]):
         return state, ()
 
 
-@dataclass(frozen=True)
-class PeerState:
-    """What every peer remembers: which questions it has put to its ledger, and which it has answered.
+class PeerState(Record):
+    """What every peer remembers: which questions it has put to its ledger, and which it has answered; both in order.
 
     This spares the ledger repeated requests; the ledger remains the authority when a state is lost.
     """
 
-    asked: frozenset[str] = frozenset()
-    answered: frozenset[str] = frozenset()
+    asked: tuple[str, ...] = ()
+    answered: tuple[str, ...] = ()
 
     def has_answered(self, question: str) -> bool:
         """Whether the answer is stored."""
@@ -103,21 +120,17 @@ class Peer(Machine[P]):
             case Granted(question):
                 if question not in state.asked or state.has_answered(question):
                     raise LocalProtocolError("PROTO-001", f"Question {question} was granted, but it is not open.")
-                drawn = self.answer(state, question, entropy)
-                state, more = self._close(state, question, drawn)
-                return state, (Release(question, drawn), *more)
+                return state, (Release(question, self.answer(state, question, entropy)),)
             case Answered(question, stored):
-                return self._close(state, question, stored)
-        return self.refused(state, given.question, given.error)
+                return self.released(state.replace(answered=tuple(sorted({*state.answered, question}))), question, stored)
+        asked, answered = (tuple(name for name in names if name != given.question) for names in (state.asked, state.answered))
+        return self.refused(state.replace(asked=asked, answered=answered), given.question, given.error)
 
     def ask(self, state: P, question: str) -> tuple[P, Effects]:
         """Put a question to the ledger, unless that was done before. The way to meet a request, however often it comes."""
         if question in state.asked:
             return state, ()
-        return replace(state, asked=state.asked | {question}), (Spend(question, self.price(question)),)
-
-    def _close(self, state: P, question: str, message: Message) -> tuple[P, Effects]:
-        return self.released(replace(state, answered=state.answered | {question}), question, message)
+        return state.replace(asked=tuple(sorted({*state.asked, question}))), (Spend(question, self.price(question)),)
 
     @abstractmethod
     def price(self, question: str) -> Event:
@@ -125,11 +138,11 @@ class Peer(Machine[P]):
 
     @abstractmethod
     def answer(self, state: P, question: str, entropy: Entropy) -> Message:
-        """Draw the answer: the one place where private values meet a mechanism."""
+        """Draw the answer: the one place where private values meet a mechanism. All that could be wrong was checked in `received`."""
 
     @abstractmethod
     def received(self, state: P, message: Message, now: datetime, entropy: Entropy) -> tuple[P, Effects]:
-        """Take a message from the aggregator, which is not trusted."""
+        """Take a message from the aggregator, which is not trusted: the one place to check it, and to blame its sender."""
 
     def started(self, state: P, now: datetime, entropy: Entropy) -> tuple[P, Effects]:
         """Begin: ask for work, or wait for it."""
@@ -140,11 +153,11 @@ class Peer(Machine[P]):
         return state, ()
 
     def released(self, state: P, question: str, message: Message) -> tuple[P, Effects]:
-        """Go on after an answer is stored, drawn just now or before a restart; it must not matter which."""
+        """Go on once an answer is stored, drawn just now or before a restart; it must not matter which. Nobody may be blamed any more."""
         return state, ()
 
     def refused(self, state: P, question: str, error: ShoalError) -> tuple[P, Effects]:
-        """Go on, or give up, without the answer."""
+        """Go on, or give up, without the answer. The question is open again: it may be asked anew, in a later period say."""
         return state, (Abort(error),)
 
 

@@ -4,7 +4,9 @@ Bytes are delayed, lost, doubled and overtaken; a machine goes down between any 
 had saved; a peer drops out and may return. Whatever is not acknowledged is sent again, the same bytes. Everything
 follows from the seed: the same seed gives the same trace.
 
-What survives a crash is what is `_Saved` (state, outbox and wake-up times, always written together) and the ledger.
+What survives a crash is the ledger, and what host and node have: state, index of submissions, outbox and wake-up times. They
+change together, at one place (`_World._save`). The state comes back as `codec.load` reads the bytes that `codec.dump` writes. States are
+frozen, so writing them when a machine goes down is the same as having written them at every save.
 """
 
 from __future__ import annotations
@@ -12,152 +14,59 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any
 
-from shoal.entropy import Entropy, SeededEntropy
-from shoal.errors import LocalProtocolError, RemoteProtocolError, UsageError
-from shoal.privacy.events import Event
+from shoal.entropy import SeededEntropy
+from shoal.errors import LocalProtocolError, UsageError
 from shoal.protocols.base import (
-    AGGREGATOR,
     START,
-    Account,
+    Abort,
     Aggregator,
+    Finish,
+    Handled,
+    Host,
     Input,
     Ledger,
-    Machine,
     Outbound,
     Outcome,
     Peer,
-    Rejected,
+    Refused,
     Sent,
     Started,
     Tick,
     WakeAt,
-    open_accounts,
-    recipients,
-    settle,
+    open_hosts,
 )
+from shoal.sim.faults import CrashError, Faults, FragileLedger
+from shoal.sim.node import Node, through_bytes
 
-T = TypeVar("T")
+EVENTS_PER_MACHINE = 50_000
+DOUBLINGS = 5
+"""How often a sender doubles the time that it waits."""
 
-_PARTS = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Faults:
-    """How bad the network is. Chances are per event; times are whole milliseconds of virtual time.
-
-    Parameters
-    ----------
-    loss, duplicate
-        Chance that bytes, or an acknowledgement, never arrive; that they arrive twice.
-    min_delay, max_delay
-        Each copy takes a time of its own, uniform between these; so later bytes may overtake earlier ones.
-    crash
-        Chance that a machine goes down at each point between two durable steps: before and after each call of
-        the ledger, before and after it is saved, and after each sending.
-    amnesia
-        Chance that a peer which went down comes back with its ledger alone, as after a new installation. No answer is drawn twice
-        even then; but one that was under way may never be acknowledged.
-    downtime
-        How long a machine stays down.
-    retry
-        How long a sender waits for an acknowledgement.
-    absences
-        Name of a peer -> when it drops out, and when it returns (None: never).
-    """
-
-    loss: float = 0.0
-    duplicate: float = 0.0
-    min_delay: int = 1
-    max_delay: int = 1
-    crash: float = 0.0
-    amnesia: float = 0.0
-    downtime: int = 500
-    retry: int = 200
-    absences: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name in ("loss", "duplicate", "crash", "amnesia"):
-            chance = getattr(self, name)
-            if not 0 <= chance <= 1:
-                raise UsageError("USAGE-001", f"{name} = {chance} is not a chance.", fix="Give a number between 0 and 1.")
-        if not (0 <= self.min_delay <= self.max_delay and self.downtime > 0 and self.retry > 0):
-            raise UsageError("USAGE-001", "Delays must not be negative nor fall; downtime and retry must be at least 1 ms.")
-
-
-class _CrashError(Exception):
-    """A machine goes down here."""
-
-
-@dataclass(frozen=True)
-class _FragileLedger:
-    """A ledger whose caller may go down before or after each call; what a call has written stays."""
-
-    ledger: Ledger
-    shake: Callable[[], None]
-
-    def reserve(self, study: str, question: str, event: Event, *, source: str, recipient: str, title: str) -> object:
-        return self._between(partial(self.ledger.reserve, study, question, event, source=source, recipient=recipient, title=title))
-
-    def store(self, study: str, question: str, payload: bytes) -> None:
-        self._between(partial(self.ledger.store, study, question, payload))
-
-    def mark_sending(self, study: str, question: str) -> bytes:
-        return self._between(partial(self.ledger.mark_sending, study, question))
-
-    def mark_sent(self, study: str, question: str) -> None:
-        self._between(partial(self.ledger.mark_sent, study, question))
-
-    def _between(self, call: Callable[[], T]) -> T:
-        self.shake()
-        result = call()
-        self.shake()
-        return result
-
-
-@dataclass(frozen=True, slots=True)
-class _Saved:
-    """All that a machine finds again when it comes back; replaced as a whole."""
-
-    state: Any
-    outbox: Mapping[int, Outbound] = field(default_factory=dict)
-    alarms: frozenset[int] = frozenset()
-    has_started: bool = False
-
-
-@dataclass
-class _Node:
-    """A machine in its place. ``life`` counts falls, so that what was planned in an earlier life does not happen in a later one."""
-
-    machine: Machine[Any]
-    entropy: Entropy
-    account: Account | None
-    saved: _Saved
-    is_up: bool = False
-    down_until: float = 0
-    life: int = 0
+_PARTS = 1_000_000_000
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 class _World:
     """The queue of events, and what happens at each."""
 
-    def __init__(self, machines: Mapping[str, Machine[Any]], accounts: Mapping[str, Account], seed: SeededEntropy, faults: Faults) -> None:
+    def __init__(self, hosts: Mapping[str, Host], chance: SeededEntropy, faults: Faults) -> None:
         self.faults = faults
-        self.chance = seed.spawn("network")
+        self.chance = chance
         self.outcome = Outcome()
         self.now = 0
-        self.nodes: dict[str, _Node] = {}
+        self.nodes: dict[str, Node] = {}
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._serial = count()
-        for name, machine in machines.items():
-            account = accounts.get(name)
-            fragile = account and replace(account, ledger=_FragileLedger(account.ledger, self._shake))
-            self.nodes[name] = _Node(machine, seed.spawn("machine", name), fragile, _Saved(machine.initial()))
+        for name, host in hosts.items():
+            self.nodes[name] = Node(host, faults.crash if host.account else faults.crash / max(1, len(hosts) - 1))
+            if host.account is not None:
+                host.account = replace(host.account, ledger=FragileLedger(host.account.ledger, partial(self._shake, name)))
             self._at(0, partial(self._rise, name))
         for name, (leaves, returns) in faults.absences.items():
             self._at(leaves, partial(self._fall, name, math.inf if returns is None else returns))
@@ -165,15 +74,21 @@ class _World:
     def run(self, max_events: int) -> Outcome:
         for _ in range(max_events):
             if not self._queue:
-                self.outcome.states = {name: node.saved.state for name, node in self.nodes.items()}
-                return self.outcome
+                break
             self.now, _, happen = heapq.heappop(self._queue)
             happen()
-        raise LocalProtocolError(
-            "SIM-001",
-            f"The network was not quiet after {max_events} events, at {self.now / 1000:g} s of its own time.",
-            fix="Allow more events, make the faults milder, or look for a machine that repeats itself.",
-        )
+        if self._queue:
+            raise LocalProtocolError(
+                "SIM-001",
+                f"The network was not quiet after {max_events} events, at {self.now / 1000:g} s of its own time.",
+                fix="Allow more events, make the faults milder, or look for a machine that repeats itself.",
+            )
+        self.outcome.states = {name: through_bytes(node.host.state) for name, node in self.nodes.items()}
+        return self.outcome
+
+    @property
+    def clock(self) -> datetime:
+        return START + self.now * _MILLISECOND
 
     def _at(self, when: int, happen: Callable[[], None]) -> None:
         heapq.heappush(self._queue, (when, next(self._serial), happen))
@@ -181,19 +96,15 @@ class _World:
     def _happens(self, chance: float) -> bool:
         return self.chance.below(_PARTS) < chance * _PARTS
 
-    def _shake(self) -> None:
-        if self._happens(self.faults.crash):
-            raise _CrashError
+    def _shake(self, name: str) -> None:
+        if self._happens(self.nodes[name].crash):
+            raise CrashError
 
     def _fall(self, name: str, until: float) -> None:
         """A machine goes down, and loses all that it had not saved."""
         node = self.nodes[name]
-        if node.account is not None and self._happens(self.faults.amnesia):
-            node.saved = _Saved(node.machine.initial())
-        node.is_up = False
-        node.life += 1
-        node.down_until = max(node.down_until, until)
-        if node.down_until < math.inf:
+        node.fall(until, forgets=node.host.account is not None and self._happens(self.faults.amnesia))
+        if not node.is_gone:
             self._at(int(node.down_until), partial(self._rise, name))
 
     def _rise(self, name: str) -> None:
@@ -202,12 +113,12 @@ class _World:
         if node.is_up or self.now < node.down_until:
             return
         node.is_up = True
-        for number in node.saved.outbox:
+        for number in node.outbox:
             self._later(name, 0, partial(self._transmit, name, number))
-        for alarm in sorted(node.saved.alarms):
-            self._later(name, alarm - self.now, partial(self._ring, name, alarm))
-        if not node.saved.has_started:
-            self._alive(name, partial(self._handle, name, name, Started))
+        for alarm in sorted(node.alarms):
+            self._later(name, alarm - self.now, partial(self._handle, name, Tick(), alarm))
+        if not node.has_started:
+            self._alive(name, partial(self._handle, name, Started()))
 
     def _later(self, name: str, wait: int, act: Callable[[], None]) -> None:
         """A machine plans to act; the plan is forgotten if it goes down first."""
@@ -221,59 +132,63 @@ class _World:
         """Let a machine act; whether it did so to the end."""
         try:
             act()
-        except _CrashError:
+        except CrashError:
             self._fall(name, self.now + self.faults.downtime)
             return False
         return True
 
-    def _handle(self, name: str, sender: str, given: Callable[[], Input], rung: int | None = None) -> None:
-        """Give a machine an input, settle it, and save everything that came of it at once."""
+    def _handle(self, name: str, given: Input | Sent, rung: int | None = None) -> None:
+        """Give a machine an input, and save everything that came of it at once."""
+        handled = self.nodes[name].host.handle(given, self.clock, self.outcome)
+        self._shake(name)
+        self._save(name, given, handled, rung)
+        self._shake(name)
+
+    def _save(self, name: str, given: Input | Sent, handled: Handled, rung: int | None) -> None:
         node = self.nodes[name]
-        saved = node.saved
-        try:
-            now = START + timedelta(milliseconds=self.now)
-            state, work = settle(node.machine, saved.state, given(), now, node.entropy, node.account)
-        except RemoteProtocolError as error:
-            self.outcome.rejected.append(Rejected(name, sender, error))
-            state, work = saved.state, ()
-        self._shake()
-        letters: dict[int, Outbound] = {}
-        alarms: set[int] = set()
-        for item in work:
+        node.host.accept(handled)
+        node.has_started = True
+        node.alarms.discard(-1 if rung is None else rung)
+        if isinstance(given, Refused):
+            node.drop(given.question)
+        for item in handled.work:
             match item:
                 case Outbound():
-                    peers = self.nodes.keys() - {AGGREGATOR}
-                    letters |= {next(self._serial): replace(item, to=one) for one in recipients(name, item.to, sorted(peers))}
+                    number = next(self._serial)
+                    node.outbox[number] = item
+                    self._later(name, 0, partial(self._transmit, name, number))
                 case WakeAt(when):
-                    alarms.add(max(self.now, -(-(when - START) // timedelta(milliseconds=1))))
-                case _:
-                    self.outcome.note(name, item)
-        node.saved = _Saved(state, {**saved.outbox, **letters}, (saved.alarms - {rung}) | alarms, has_started=True)
-        for number in letters:
-            self._later(name, 0, partial(self._transmit, name, number))
-        for alarm in sorted(alarms):
-            self._later(name, alarm - self.now, partial(self._ring, name, alarm))
-        self._shake()
+                    alarm = max(self.now, -(-(when - START) // _MILLISECOND))
+                    if alarm not in node.alarms:
+                        node.alarms.add(alarm)
+                        self._later(name, alarm - self.now, partial(self._handle, name, Tick(), alarm))
+                case ending:
+                    self._end(name, ending)
 
-    def _ring(self, name: str, alarm: int) -> None:
-        if alarm in self.nodes[name].saved.alarms:
-            self._handle(name, name, Tick, rung=alarm)
+    def _end(self, name: str, ending: Finish | Abort) -> None:
+        """Note how a machine ends; one that gives up is gone for good, with all that it has not sent."""
+        self.outcome.note(name, ending)
+        if isinstance(ending, Abort):
+            self.nodes[name].give_up()
 
-    def _transmit(self, name: str, number: int) -> None:
+    def _transmit(self, name: str, number: int, attempt: int = 0) -> None:
         """Send what is in the outbox under a number, and again until it is acknowledged or the other side is gone for good."""
         node = self.nodes[name]
-        letter = node.saved.outbox.get(number)
-        if letter is None or self.nodes[letter.to].down_until == math.inf:
+        letter = node.outbox.get(number)
+        if letter is None or self.nodes[letter.to].is_gone:
             return
-        payload = letter.payload
-        if node.account is not None and letter.question is not None:
-            payload = node.account.mark_sending(letter.question)
-        sent = Sent(START + timedelta(milliseconds=self.now), name, letter.to, payload, letter.question)
-        self.outcome.sent.append(sent)
-        for _ in range(2 if self._happens(self.faults.duplicate) else 1):
-            self._carry(partial(self._arrive, sent, number))
-        self._shake()
-        self._later(name, self.faults.retry, partial(self._transmit, name, number))
+        match node.host.send(letter, self.clock, self.outcome):
+            case Sent() as sent:
+                self.outcome.sent.append(sent)
+                for _ in range(2 if self._happens(self.faults.duplicate) else 1):
+                    self._carry(partial(self._arrive, sent, number))
+                self._shake(name)
+                wait = self.faults.retry << min(attempt, DOUBLINGS)
+                self._later(name, wait, partial(self._transmit, name, number, attempt + 1))
+            case Refused() as refused:
+                self._handle(name, refused)
+            case ending:
+                self._end(name, ending)
 
     def _carry(self, arrive: Callable[[], None]) -> None:
         """Take something across the network, or lose it."""
@@ -283,23 +198,18 @@ class _World:
 
     def _arrive(self, sent: Sent, number: int) -> None:
         """Bytes reach a machine, which acknowledges them once what came of them is saved."""
-        node = self.nodes[sent.to]
-        if node.is_up and self._alive(sent.to, partial(self._handle, sent.to, sent.sender, partial(sent.open, node.machine))):
-            self._carry(partial(self._acknowledged, sent, number))
+        if self.nodes[sent.to].is_up and self._alive(sent.to, partial(self._handle, sent.to, sent)):
+            self._carry(partial(self._acknowledged, sent.sender, number))
 
-    def _acknowledged(self, sent: Sent, number: int) -> None:
-        if self.nodes[sent.sender].is_up:
-            self._alive(sent.sender, partial(self._forget, sent.sender, number))
+    def _acknowledged(self, name: str, number: int) -> None:
+        if self.nodes[name].is_up:
+            self._alive(name, partial(self._forget, self.nodes[name], number))
 
-    def _forget(self, name: str, number: int) -> None:
+    def _forget(self, node: Node, number: int) -> None:
         """Strike a delivered letter from the outbox; it may have been struck before."""
-        node = self.nodes[name]
-        letter = node.saved.outbox.get(number)
-        if letter is None:
-            return
-        if node.account is not None and letter.question is not None:
-            node.account.mark_sent(letter.question)
-        node.saved = replace(node.saved, outbox={key: other for key, other in node.saved.outbox.items() if key != number})
+        if number in node.outbox:
+            node.host.acknowledged(node.outbox[number].question)
+            del node.outbox[number]
 
 
 def run_network(
@@ -309,7 +219,7 @@ def run_network(
     faults: Faults | None = None,
     *,
     ledgers: Mapping[str, Ledger] | None = None,
-    max_events: int = 200_000,
+    max_events: int | None = None,
 ) -> Outcome:
     """Run a protocol over a faulty network until nothing moves any more.
 
@@ -324,11 +234,12 @@ def run_network(
     ledgers
         Ledgers by name of peer; one without a limit where none is given.
     max_events
-        Most events before the run is given up.
+        Most events before the run is given up; None for 50,000 per machine.
     """
     faults = faults or Faults()
     strangers = sorted(faults.absences.keys() - peers.keys())
     if strangers:
         raise UsageError("USAGE-001", f"{strangers[0]} is to drop out, but is not one of the {len(peers)} peers.")
-    world = _World({AGGREGATOR: aggregator, **peers}, open_accounts(peers, ledgers), entropy, faults)
-    return world.run(max_events)
+    hosts = open_hosts(aggregator, peers, entropy, ledgers)
+    world = _World(hosts, entropy.spawn("network"), faults)
+    return world.run(EVENTS_PER_MACHINE * len(hosts) if max_events is None else max_events)

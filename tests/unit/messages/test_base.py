@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pytest
 from pydantic import Field, ValidationError
 
 from shoal.errors import LocalProtocolError, RemoteProtocolError
-from shoal.messages.base import Array, Message, Registry
+from shoal.messages.base import Array, Message, Record, Registry
+from shoal.messages.codec import decode, dumps, encode
 from shoal.privacy.private import Private
 
 STUDY = bytes(32)
@@ -95,3 +96,52 @@ def test_a_registry_is_explicit() -> None:
     assert (len(registry), list(registry), registry["test.note", 2]) == (2, [("test.note", 1), ("test.note", 2)], NoteTwo)
     with pytest.raises(LocalProtocolError):
         Registry(Note, Note)
+
+
+class Left(Record):
+    kind: Literal["left"] = "left"
+    a: int
+
+
+class Right(Record):
+    kind: Literal["right"] = "right"
+    b: int
+
+
+class Either(Message):
+    type_name: ClassVar[str] = "test.either"
+    part: Left | Right
+    parts: tuple[Annotated[Left | Right, Field(discriminator="kind")], ...] = ()
+
+
+def test_one_of_several_records_is_read_as_what_it_is() -> None:
+    message = Either(study=STUDY, part=Right(b=1), parts=(Left(a=1), Right(b=2)))
+    again = decode(encode(message), Registry(Either), STUDY)
+    assert again == message
+    assert isinstance(again, Either)
+    assert [type(part) for part in (again.part, *again.parts)] == [Right, Left, Right]
+
+
+def test_what_fits_none_of_them_is_the_senders_error_and_is_not_repeated_at_length() -> None:
+    evil = "\x1b[31m" + "x" * 5000
+    for body in ({"part": {"c": 1}, "parts": ()}, {"part": {"kind": "left", "a": 1}, "parts": ({"kind": evil, "a": 1},)}):
+        data = dumps({"type": "test.either", "version": 1, "study": STUDY, "body": body})
+        with pytest.raises(RemoteProtocolError) as caught:
+            decode(data, Registry(Either), STUDY)
+        assert caught.value.code == "MSG-005"
+        assert "\x1b" not in caught.value.what
+        assert len(caught.value.what) < 250
+
+
+def test_a_changed_record_is_checked() -> None:
+    note = Note(study=STUDY, count=1)
+    assert note.replace(count=2) == Note(study=STUDY, count=2)
+    assert note.count == 1
+    for wrong in ({"count": 10}, {"more": 1}):
+        with pytest.raises(LocalProtocolError):
+            note.replace(**wrong)
+
+
+def test_a_message_may_count_often_unless_it_has_a_name() -> None:
+    note = Note(study=STUDY, count=1)
+    assert (note.submission, note.is_anonymous) == (None, False)

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from shoal.errors import LocalProtocolError, RemoteProtocolError
-from shoal.messages.base import Message, Registry
-from shoal.messages.codec import MAX_DEPTH, MAX_INT, MIN_INT, decode, dumps, encode, loads, to_json
+from shoal.errors import IntegrityError, LocalProtocolError, RemoteProtocolError
+from shoal.messages.base import Message, Record, Registry
+from shoal.messages.codec import MAX_DEPTH, MAX_INT, MIN_INT, decode, dump, dumps, encode, load, loads, to_json
 from shoal.privacy.private import Private
 
 STUDY = bytes(32)
@@ -168,3 +168,28 @@ def test_an_error_repeats_little_of_what_was_sent() -> None:
 
 def test_the_readable_form_steers_no_terminal() -> None:
     assert to_json(Note(study=STUDY, text="\x1b[2J\x9b\u202e")).isascii()
+
+
+class Saved(Record):
+    numbers: tuple[int, ...]
+    note: Note | None = None
+
+
+def test_a_record_is_saved_and_read() -> None:
+    saved = Saved(numbers=(1, 2), note=Note(study=STUDY, text="x"))
+    assert load(dump(saved), Saved) == saved
+    assert load(dumps({"numbers": ()}), Saved) == Saved(numbers=()), "a field that is newer than the file has its default"
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", dumps({}), dumps({"numbers": (1.5,)}), dumps({"numbers": (), "more": 1}), dumps(3)])
+def test_saved_bytes_that_are_no_such_record_are_nobodys_message(data: bytes) -> None:
+    with pytest.raises(IntegrityError) as caught:
+        load(data, Saved)
+    assert caught.value.code == "MSG-008"
+
+
+def test_the_digest_in_the_body_is_an_unknown_field() -> None:
+    body = {"text": "", "anything": None, "study": STUDY}
+    with pytest.raises(RemoteProtocolError) as caught:
+        decode(dumps({"type": "test.note", "version": 1, "study": STUDY, "body": body}), Registry(Note, Long), STUDY)
+    assert caught.value.code == "MSG-005"

@@ -446,3 +446,42 @@ def test_a_child_process_must_open_it_anew(path: Path) -> None:
                 os._exit(3)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert isinstance(reserve(ledger), Reserved)
+
+
+def test_a_voided_release_is_refused_when_it_is_to_leave(path: Path) -> None:
+    with open_ledger(path) as ledger:
+        walk(ledger, "q1", State.STORED)
+        ledger.void("d1", "q1")
+        with pytest.raises(BudgetError) as caught:
+            ledger.mark_sending("d1", "q1")
+        assert caught.value.code == "BUDGET-005"
+
+
+def test_what_is_reserved_now_is_returned_as_it_is_read_later(path: Path) -> None:
+    with open_ledger(path) as ledger:
+        fresh = reserve(ledger)
+        assert fresh == reserve(ledger)
+        assert fresh.entry == ledger.entry("d1", "q1")
+
+
+def test_reserving_is_one_transaction(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another process does right after a reservation, such as to void it, cannot come between it and its result."""
+    with open_ledger(path) as ledger:
+        walk(ledger, "q1", State.STORED)
+        for question in ("q1", "q2"):
+            begun: list[str] = []
+            honest = ledger._transaction
+            monkeypatch.setattr(ledger, "_transaction", lambda begin, honest=honest, begun=begun: (begun.append(begin), honest(begin))[1])
+            reserve(ledger, question)
+            monkeypatch.undo()
+            assert begun == ["BEGIN IMMEDIATE"]
+
+
+def test_what_is_drawn_and_not_acknowledged_is_found_with_its_bytes(path: Path) -> None:
+    with open_ledger(path) as ledger:
+        for state in (State.RESERVED, State.STORED, State.SENDING, State.SENT, State.VOIDED):
+            walk(ledger, state.value, state)
+        found = ledger.unsent("d1")
+        assert list(found) == ["stored", "sending"]
+        assert found == {question: ledger.payload("d1", question) for question in found}
+        assert ledger.unsent("d2") == {}

@@ -5,18 +5,11 @@ from __future__ import annotations
 import pytest
 
 from shoal.errors import LocalProtocolError
-from shoal.protocols.base import AGGREGATOR, Release, Send
+from shoal.protocols.base import Release
 from toy.protocol import Answer, Ask
 
 STUDY = bytes(32)
 ASK, ANSWER = Ask(study=STUDY, round=1), Answer(study=STUDY, round=1, report=b"\x01")
-
-
-def test_a_message_that_spends_cannot_be_sent_for_nothing() -> None:
-    with pytest.raises(LocalProtocolError) as caught:
-        Send(AGGREGATOR, ANSWER)
-    assert caught.value.code == "PROTO-001"
-    assert Send(AGGREGATOR, ASK).message is ASK
 
 
 def test_a_message_that_does_not_say_that_it_spends_cannot_be_released() -> None:

@@ -1,42 +1,128 @@
-"""The ledger in memory keeps the order of the real one."""
+"""The ledger in memory keeps the order, the limits and the refusals of the file: every test here runs on both."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from shoal.clock import ManualClock
 from shoal.errors import BudgetError, LocalProtocolError
-from shoal.privacy.events import LOCAL_PERSON, Event
-from shoal.privacy.records import State
+from shoal.participant.ledger_file import LedgerFile
+from shoal.privacy.events import LOCAL_PERSON, Event, Relation, Scope, Unit
+from shoal.privacy.limits import Limit, Period
+from shoal.privacy.rounding import grains_down
 from shoal.protocols.ledger import Account, Drawn, MemoryLedger
 
 PRICE = Event("random-response", {"cardinality": 2}, LOCAL_PERSON, 0.5)
 STUDY = bytes(32)
+Both = MemoryLedger | LedgerFile
+
+
+def limit(epsilon: float) -> Limit:
+    return Limit(LOCAL_PERSON.unit, grains_down(epsilon), period=Period.EVER)
+
+
+@pytest.fixture(params=["memory", "file"])
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Both]:
+    if request.param == "memory":
+        yield MemoryLedger(limit=1.0)
+        return
+    with LedgerFile(tmp_path / "ledger.db", ManualClock()) as file:
+        file.set_limit(limit(1.0))
+        yield file
 
 
 @pytest.fixture
-def ledger() -> MemoryLedger:
-    return MemoryLedger(limit=1.0)
-
-
-@pytest.fixture
-def account(ledger: MemoryLedger) -> Account:
+def account(ledger: Both) -> Account:
     return Account(ledger, STUDY, "rows", "aggregator", "A study")
 
 
-def test_a_release_goes_through_its_states(ledger: MemoryLedger, account: Account) -> None:
-    key = (STUDY.hex(), "q")
+def spent(ledger: Any) -> int:
+    return sum(total.spent for total in ledger.totals())
+
+
+def refusal(act: Any) -> BudgetError:
+    with pytest.raises(BudgetError) as caught:
+        act()
+    return caught.value
+
+
+def test_a_release_goes_through_its_states(ledger: Both, account: Account) -> None:
     assert not isinstance(account.reserve("q", PRICE), Drawn)
     assert not isinstance(account.reserve("q", PRICE), Drawn), "nothing was stored: it may be drawn again"
     account.store("q", b"noisy")
-    assert (ledger.entries[key].state, ledger.spent) == (State.STORED, 0.0)
+    account.store("q", b"noisy")
+    assert spent(ledger) == 0
     again = account.reserve("q", PRICE)
     assert isinstance(again, Drawn)
     assert again.payload == b"noisy"
-    assert (account.mark_sending("q"), ledger.spent) == (b"noisy", 0.5)
+    assert (account.mark_sending("q"), spent(ledger)) == (b"noisy", 5 * 10**11)
     assert account.mark_sending("q") == b"noisy"
     account.mark_sent("q")
     account.mark_sent("q")
-    assert (account.mark_sending("q"), ledger.entries[key].state, ledger.spent) == (b"noisy", State.SENT, 0.5)
+    account.store("q", b"noisy")
+    assert (account.mark_sending("q"), spent(ledger)) == (b"noisy", 5 * 10**11)
+
+
+def test_what_is_drawn_and_not_acknowledged_is_found_again(ledger: Both, account: Account) -> None:
+    ledger.set_limit(limit(9.0))
+    for question in ("reserved", "stored", "sending", "sent", "voided"):
+        account.reserve(question, PRICE)
+    for question in ("stored", "sending", "sent", "voided"):
+        account.store(question, question.encode())
+    for question in ("sending", "sent"):
+        account.mark_sending(question)
+    account.mark_sent("sent")
+    ledger.void(STUDY.hex(), "voided")
+    assert dict(account.unsent()) == {"stored": b"stored", "sending": b"sending"}
+    assert dict(replace(account, study=bytes(31) + b"x").unsent()) == {}
+    assert [(key.question, entry.state.value) for key, entry in MemoryLedger().entries.items()] == []
+
+
+def test_a_voided_answer_is_refused_when_it_is_to_leave(ledger: Both, account: Account) -> None:
+    account.reserve("q", PRICE)
+    account.store("q", b"noisy")
+    ledger.void(STUDY.hex(), "q")
+    ledger.void(STUDY.hex(), "q")
+    for act in (lambda: account.mark_sending("q"), lambda: account.reserve("q", PRICE)):
+        assert refusal(act).code == "BUDGET-005"
+    with pytest.raises(LocalProtocolError):
+        account.store("q", b"noisy")
+    assert spent(ledger) == 0
+
+
+def test_a_reserved_question_can_be_voided(ledger: Both, account: Account) -> None:
+    account.reserve("q", PRICE)
+    ledger.void(STUDY.hex(), "q")
+    account.reserve("other", PRICE)
+    account.reserve("another", PRICE)
+
+
+def test_a_limit_that_was_lowered_holds_what_is_stored(ledger: Both, account: Account) -> None:
+    account.reserve("q", PRICE)
+    account.store("q", b"noisy")
+    ledger.set_limit(limit(0.4))
+    assert refusal(lambda: account.mark_sending("q")).code == "BUDGET-002"
+    ledger.set_limit(limit(0.5))
+    assert account.mark_sending("q") == b"noisy"
+
+
+def test_limits_are_counted_in_decimals(ledger: Both, account: Account) -> None:
+    ledger.set_limit(limit(0.3))
+    for question in ("one", "two", "three"):
+        account.reserve(question, replace(PRICE, epsilon=0.1))
+    assert refusal(lambda: account.reserve("four", replace(PRICE, epsilon=1e-12))).code == "BUDGET-002"
+
+
+def test_one_ledger_does_not_give_one_source_the_answer_of_another(ledger: Both, account: Account) -> None:
+    account.reserve("q", PRICE)
+    account.store("q", b"noisy")
+    for other in (replace(account, source="other rows"), replace(account, recipient="somebody else")):
+        assert refusal(lambda other=other: other.reserve("q", PRICE)).code == "BUDGET-004"
 
 
 def test_no_step_is_skipped_or_taken_twice(account: Account) -> None:
@@ -68,3 +154,17 @@ def test_a_question_has_one_price(account: Account) -> None:
     with pytest.raises(BudgetError) as caught:
         account.reserve("q", Event("random-response", {"cardinality": 2}, LOCAL_PERSON, 0.25))
     assert caught.value.code == "BUDGET-004"
+
+
+def test_without_a_limit_any_release_of_a_simulation_is_granted() -> None:
+    scopes = [Scope(unit, relation, "everyone") for unit in Unit for relation in (Relation.ADD_REMOVE, Relation.REPLACE)]
+    account = Account(MemoryLedger(), STUDY, "rows", "aggregator", "A study")
+    for number, scope in enumerate(scopes):
+        account.reserve(f"q{number}", Event("x", {}, scope, 100.0, delta=1e-6))
+        account.store(f"q{number}", b"noisy")
+        account.mark_sending(f"q{number}")
+
+
+def test_a_limit_on_epsilon_alone_leaves_room_for_a_delta() -> None:
+    account = Account(MemoryLedger(limit=1.0), STUDY, "rows", "aggregator", "A study")
+    account.reserve("q", replace(PRICE, delta=1e-6))

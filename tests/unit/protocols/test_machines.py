@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 import pytest
 
 from shoal.entropy import SeededEntropy
-from shoal.errors import BudgetError, LocalProtocolError, RemoteProtocolError
+from shoal.errors import BudgetError, IntegrityError, LocalProtocolError, RemoteProtocolError
+from shoal.messages.codec import dump, dumps, load
 from shoal.protocols.base import (
     AGGREGATOR,
     START,
@@ -23,7 +26,7 @@ from shoal.protocols.base import (
     Started,
     Tick,
 )  # fmt: skip
-from toy.protocol import Answer, Ask, Study, ToyAggregator, ToyPeer
+from toy.protocol import Answer, Ask, Counting, Study, ToyAggregator, ToyPeer
 
 STUDY = Study()
 PEER = ToyPeer(STUDY, 1)
@@ -39,42 +42,58 @@ def test_nothing_is_drawn_before_the_ledger_grants_it() -> None:
     state, effects = step(PEER.initial(), ASK)
     assert effects == (Spend("round-1", STUDY.mechanism.event()),)
     assert not state.has_answered("round-1")
-    state, effects = step(state, Granted("round-1"))
-    assert isinstance(effects[0], Release)
+    state, (release,) = step(state, Granted("round-1"))
+    assert isinstance(release, Release)
+    assert not state.has_answered("round-1"), "not before it is stored"
+    state, effects = step(state, Answered("round-1", release.message))
     assert state.has_answered("round-1")
 
 
 def test_a_request_that_comes_again_asks_for_nothing() -> None:
     state, _ = step(PEER.initial(), ASK)
     assert step(state, ASK) == (state, ())
-    state, _ = step(state, Granted("round-1"))
+    state, (release,) = step(state, Granted("round-1"))
+    state, _ = step(state, Answered("round-1", release.message))
     assert step(state, ASK) == (state, ())
 
 
 @pytest.mark.parametrize("answered", [False, True])
 def test_a_grant_that_was_not_asked_for_is_our_own_error(answered: bool) -> None:
-    state = PeerState(frozenset({"round-1"}), frozenset({"round-1"})) if answered else PeerState()
+    state = PeerState(asked=("round-1",), answered=("round-1",)) if answered else PeerState()
     with pytest.raises(LocalProtocolError) as caught:
         step(state, Granted("round-1"))
     assert caught.value.code == "PROTO-001"
 
 
-def test_a_stored_answer_and_a_fresh_one_lead_to_the_same_state() -> None:
-    asked, _ = step(PEER.initial(), ASK)
-    fresh, (release,) = step(asked, Granted("round-1"))
-    stored, effects = step(asked, Answered("round-1", release.message))
-    assert (stored, effects) == (fresh, ())
-
-
 def test_a_peer_goes_on_after_its_last_answer() -> None:
-    state = PeerState(frozenset({"round-1", "round-2"}), frozenset({"round-1"}))
-    _, (release, finish) = step(state, Granted("round-2"))
-    assert (release.question, finish) == ("round-2", Finish(2))
+    state = PeerState(asked=("round-1", "round-2"), answered=("round-1",))
+    after, effects = step(state, Answered("round-2", Answer(study=STUDY.digest, round=2, report=b"")))
+    assert (after.answered, effects) == (("round-1", "round-2"), (Finish(2),))
 
 
 def test_a_refusal_ends_the_peer_unless_it_says_otherwise() -> None:
     error = BudgetError("BUDGET-002", "No.")
     assert step(PEER.initial(), Refused("round-1", error)) == (PEER.initial(), (Abort(error),))
+
+
+def test_a_refused_question_is_open_again() -> None:
+    for answered in ((), ("round-1",)):
+        state = PeerState(asked=("round-1", "round-2"), answered=answered)
+        after, _ = step(state, Refused("round-1", BudgetError("BUDGET-002", "No.")))
+        assert after == PeerState(asked=("round-2",))
+        assert step(after, ASK)[1] == (Spend("round-1", STUDY.mechanism.event()),)
+
+
+def test_a_state_is_saved_and_read_with_its_moments() -> None:
+    state = Counting(round=1, deadline=START + timedelta(microseconds=1), late=(("ann", Answer(study=STUDY.digest, round=1, report=b"x")),))
+    assert load(dump(state), Counting) == state
+    assert load(dump(state), Counting).deadline.utcoffset() == timedelta(0)
+    for wrong in (1 << 62, -(1 << 62), 1.5, "2030-01-01"):
+        with pytest.raises(IntegrityError) as caught:
+            load(dumps({"deadline": wrong}), Counting)
+        assert caught.value.code == "MSG-008"
+    with pytest.raises(LocalProtocolError):
+        Counting(deadline=datetime(2030, 1, 1))
 
 
 def test_what_the_study_does_not_ask_is_refused() -> None:
@@ -93,10 +112,9 @@ def test_a_peer_need_not_go_on_after_an_answer() -> None:
     class Laconic(ToyPeer):
         released = Peer.released
 
-    state = PeerState(frozenset({"round-1"}))
-    after, effects = Laconic(STUDY, 1).step(state, Granted("round-1"), START, ENTROPY)
-    assert after.has_answered("round-1")
-    assert [type(effect) for effect in effects] == [Release]
+    stored = Answered("round-1", Answer(study=STUDY.digest, round=1, report=b""))
+    after, effects = Laconic(STUDY, 1).step(PeerState(asked=("round-1",)), stored, START, ENTROPY)
+    assert (after.answered, effects) == (("round-1",), ())
 
 
 def test_a_peer_with_nothing_to_do_does_nothing() -> None:

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
-from shoal.entropy import SeededEntropy
-from shoal.errors import LocalProtocolError, UsageError
-from shoal.protocols.base import AGGREGATOR, START, MemoryLedger, Outcome, open_accounts
+from shoal.entropy import Entropy, SeededEntropy
+from shoal.errors import BudgetError, IntegrityError, LocalProtocolError, ShoalError, UsageError
+from shoal.protocols.base import AGGREGATOR, START, Abort, Effects, MemoryLedger, Outcome, PeerState, Send, WakeAt, open_hosts, run_local
 from shoal.sim.network import Faults, _World, run_network
-from toy.protocol import Study, make
+from toy.protocol import Ask, Counting, Study, ToyAggregator, ToyPeer, make
 
 
 def run(faults: Faults, seed: int = 1, **options: Any) -> Outcome:
     return run_network(*make(Study()), SeededEntropy(seed), faults, **options)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"loss": -0.1},
-        {"duplicate": 1.5},
-        {"crash": float("nan")},
-        {"amnesia": 2},
-        {"min_delay": 3, "max_delay": 2},
-        {"min_delay": -1},
-        {"retry": 0},
-        {"downtime": 0},
-    ],
-)
-def test_faults_must_make_sense(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
-        Faults(**wrong)
 
 
 def test_only_a_peer_can_drop_out() -> None:
@@ -85,8 +68,8 @@ def test_an_absence_and_a_crash_do_not_shorten_each_other() -> None:
 
 def test_a_machine_that_falls_while_it_starts_starts_again() -> None:
     fell = 0
-    for seed in range(8):
-        outcome = run(Faults(crash=0.3, downtime=1_000, retry=100), seed)
+    for seed in range(24):
+        outcome = run(Faults(crash=0.4, downtime=1_000, retry=100), seed)
         first = min(sent.at for sent in outcome.sent if sent.sender == AGGREGATOR)
         fell += first > START
         assert AGGREGATOR in outcome.results
@@ -104,9 +87,140 @@ def test_a_crash_between_the_ledger_and_the_wire_costs_and_is_made_good() -> Non
 
 
 def test_a_shorter_absence_does_not_end_a_longer_fall() -> None:
-    aggregator, peers = make(Study())
-    world = _World({AGGREGATOR: aggregator, **peers}, open_accounts(peers, None), SeededEntropy(1), Faults())
+    world = _World(open_hosts(*make(Study()), SeededEntropy(1), None), SeededEntropy(1), Faults())
     world._fall("peer-0", 5_000)
     world._fall("peer-0", 2_000)
     outcome = world.run(10_000)
     assert min(sent.at for sent in outcome.sent if sent.sender == "peer-0") - START >= timedelta(seconds=5)
+
+
+def test_the_bound_is_the_number_of_events() -> None:
+    world = _World(open_hosts(*make(Study()), SeededEntropy(1), None), SeededEntropy(1), Faults())
+    n_events = 0
+    while world._queue:
+        with suppress(LocalProtocolError):
+            world.run(1)
+        n_events += 1
+    assert run(Faults(), max_events=n_events).results
+    with pytest.raises(LocalProtocolError):
+        run(Faults(), max_events=n_events - 1)
+
+
+def test_a_moment_asked_for_twice_comes_once() -> None:
+    class Punctual(ToyAggregator):
+        ticks = 0
+
+        def started(self, state: Counting, now: datetime, entropy: Entropy) -> tuple[Counting, Effects]:
+            moment = START + timedelta(seconds=5)
+            return state, (WakeAt(moment), WakeAt(moment - timedelta(microseconds=1)))
+
+        def ticked(self, state: Counting, now: datetime, entropy: Entropy) -> tuple[Counting, Effects]:
+            self.ticks += 1
+            return state, ()
+
+    aggregator = Punctual(Study())
+    run_network(aggregator, {}, SeededEntropy(1))
+    assert aggregator.ticks == 1
+
+
+def test_a_sender_waits_longer_each_time() -> None:
+    with pytest.raises(LocalProtocolError):
+        run(Faults(loss=1.0), max_events=300)
+    world = _World(open_hosts(*make(Study(n_peers=1)), SeededEntropy(1), None), SeededEntropy(1), Faults(loss=1.0, retry=100))
+    with pytest.raises(LocalProtocolError):
+        world.run(25)
+    times = [(sent.at - START) // timedelta(milliseconds=1) for sent in world.outcome.sent]
+    first = [0, 100, 300, 700, 1_500, 3_100, 6_300, 9_500]
+    assert times[: len(first)] == first
+
+
+class Silent(ToyPeer):
+    """Gives up when it is asked for the second round; it has sent nothing but its first answer."""
+
+    def received(self, state: PeerState, message: Any, now: datetime, entropy: Entropy) -> tuple[PeerState, Effects]:
+        if message.round == 2:
+            return state, (Abort(LocalProtocolError("PROTO-001", "Enough.")),)
+        return super().received(state, message, now, entropy)
+
+
+def test_a_machine_that_gave_up_is_gone_for_good() -> None:
+    aggregator, peers = make(Study())
+    for faults in (Faults(), Faults(crash=0.1, amnesia=0.5, loss=0.3)):
+        outcome = run_network(aggregator, {**peers, "peer-1": Silent(Study(), 1)}, SeededEntropy(3), faults)
+        assert outcome.aborted.keys() == {"peer-1"}
+        assert {sent.question for sent in outcome.sent if sent.sender == "peer-1"} == {"round-1"}
+        assert AGGREGATOR in outcome.results
+
+
+def test_peers_do_not_wait_for_ever_for_an_aggregator_that_gave_up() -> None:
+    class Weary(ToyAggregator):
+        def ticked(self, state: Counting, now: datetime, entropy: Entropy) -> tuple[Counting, Effects]:
+            return state, (Abort(LocalProtocolError("PROTO-001", "Enough.")),)
+
+    outcome = run_network(Weary(Study(n_peers=5)), make(Study())[1], SeededEntropy(1), Faults(absences={"peer-0": (0, 50_000)}))
+    assert outcome.aborted.keys() == {AGGREGATOR}
+
+
+def test_a_refusal_at_sending_reaches_the_peer_and_survives_its_falls() -> None:
+    class Lowered(MemoryLedger):
+        def mark_sending(self, study: str, question: str) -> bytes:
+            if question == "round-1":
+                raise BudgetError("BUDGET-002", "The limit was lowered.")
+            return super().mark_sending(study, question)
+
+    class Patient(ToyPeer):
+        def refused(self, state: PeerState, question: str, error: ShoalError) -> tuple[PeerState, Effects]:
+            return state, ()
+
+    aggregator, peers = make(Study())
+    for seed in range(10):
+        faults = Faults(crash=0.2 if seed else 0.0, downtime=50, amnesia=0.3)
+        outcome = run_network(
+            aggregator, {**peers, "peer-0": Patient(Study(), 1)}, SeededEntropy(seed), faults, ledgers={"peer-0": Lowered()}
+        )
+        assert {sent.question for sent in outcome.sent if sent.sender == "peer-0"} == {"round-2"}
+        assert not outcome.failed
+        assert not outcome.aborted
+        assert "round-1" not in outcome.states["peer-0"].answered
+
+
+def test_a_letter_that_may_not_leave_is_not_tried_again_after_a_restart() -> None:
+    class Lowered(MemoryLedger):
+        n_refused = 0
+
+        def mark_sending(self, study: str, question: str) -> bytes:
+            self.n_refused += 1
+            raise BudgetError("BUDGET-002", "The limit was lowered.")
+
+    class Patient(ToyPeer):
+        def refused(self, state: PeerState, question: str, error: ShoalError) -> tuple[PeerState, Effects]:
+            return state, ()
+
+    study, ledger = Study(n_peers=1, n_rounds=1), Lowered()
+    faults = Faults(absences={"peer-0": (5_000, 6_000)})
+    outcome = run_network(ToyAggregator(study), {"peer-0": Patient(study, 1)}, SeededEntropy(1), faults, ledgers={"peer-0": ledger})
+    assert ledger.n_refused == 1
+    assert outcome.results[AGGREGATOR] == (0,)
+
+
+def test_a_ledger_that_fails_when_bytes_are_to_leave_ends_its_peer_alone() -> None:
+    class Damaged(MemoryLedger):
+        def mark_sending(self, study: str, question: str) -> bytes:
+            raise IntegrityError("LEDGER-006", "The disk is failing.")
+
+    outcome = run(Faults(), ledgers={"peer-0": Damaged()})
+    assert {name: error.code for name, error in outcome.aborted.items()} == {"peer-0": "LEDGER-006"}
+    assert AGGREGATOR in outcome.results
+
+
+def test_a_machine_that_fails_when_it_starts_ends_by_itself() -> None:
+    class Broken(ToyPeer):
+        def started(self, state: PeerState, now: datetime, entropy: Entropy) -> tuple[PeerState, Effects]:
+            return state, (Send("peer-1", Ask(study=self.study, round=1)),)
+
+    aggregator, peers = make(Study())
+    peers["peer-0"] = Broken(Study(), 1)
+    for drive in (run_local, run_network):
+        outcome = drive(aggregator, peers, SeededEntropy(1))
+        assert (outcome.aborted["peer-0"].code, len(outcome.failed)) == ("PROTO-001", 1)
+        assert len(outcome.states[AGGREGATOR].counted) == 6
