@@ -3,7 +3,8 @@
 Nothing here is read from the data (`Schema.infer` apart, which warns): ranges, categories, cut points and groups are public
 knowledge, written down by the analyst, and therefore free. Missing values are a category of their own.
 
-An error about data names the feature and the row, and never repeats the value, which is private.
+An error about data names the feature and the row, and never repeats the value, which is private. Nor does it repeat the name of a
+column that the schema does not know: in a table without a header that is a cell.
 """
 
 from __future__ import annotations
@@ -12,191 +13,36 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shoal.cells import as_column, to_numbers, to_texts, where
 from shoal.errors import SpecError
+from shoal.features import MAX_CATEGORIES, Categorical, Feature, Numeric, Outside, is_name, listed
+
+__all__ = [
+    "MAX_CATEGORIES",
+    "Categorical",
+    "Columns",
+    "Feature",
+    "Numeric",
+    "Schema",
+    "SchemaInferredWarning",
+    "as_columns",
+    "categories_of",
+    "missing_column",
+    "numbers_of",
+    "range_of",
+]
 
 Columns = Mapping[str, npt.NDArray[Any]]
-Outside = Literal["error", "clip"]
-
-MAX_CATEGORIES = 10_000
 
 
 class SchemaInferredWarning(UserWarning):
     """Ranges and categories were read from the data, which is not a private act."""
-
-
-@dataclass(frozen=True)
-class Numeric:
-    """A number in a public range.
-
-    Parameters
-    ----------
-    name
-        Name of the column.
-    low, high
-        Public range; a value outside it is an error (or is clipped, in prediction).
-    bins
-        Public cut points inside the range; None lets the protocol choose, privately and charged.
-    missing
-        Whether values may be missing. They get a category of their own; declare False to save it.
-
-    Examples
-    --------
-    >>> Numeric("age", 17, 90, bins=[30, 45, 60]).cut(np.array([17.0, 30.0, 31.0, np.nan]))
-    array([0, 0, 1, 4])
-    """
-
-    name: str
-    low: float
-    high: float
-    bins: Sequence[float] | None = None
-    missing: bool = True
-
-    def __post_init__(self) -> None:
-        _check_name(self.name)
-        if not (_is_number(self.low) and _is_number(self.high) and self.low < self.high and _is_number(float(self.high) - float(self.low))):
-            raise SpecError(
-                "SCHEMA-002",
-                f"{self.name}: the range from {self.low!r} to {self.high!r} is not a range of numbers.",
-                fix="Give two finite numbers, the smaller one first.",
-            )
-        if self.bins is None:
-            return
-        cuts = _as_tuple(self.bins)
-        object.__setattr__(self, "bins", cuts)
-        if not all(_is_number(cut) and self.low <= cut < self.high for cut in cuts) or list(cuts) != sorted(set(cuts)):
-            raise SpecError(
-                "SCHEMA-003",
-                f"{self.name}: the cut points {list(cuts)!r} do not cut the range [{self.low}, {self.high}].",
-                fix="Give rising numbers, each at least the lowest value and below the highest.",
-            )
-
-    @property
-    def n_bins(self) -> int | None:
-        """Cells of the declared bins, the one for missing values included; None where none are declared."""
-        return None if self.bins is None else len(self.bins) + 1 + self.missing
-
-    def encode(self, column: npt.NDArray[Any], outside: Outside = "error") -> npt.NDArray[np.float64]:
-        """The column as floats; missing values become NaN."""
-        numbers = _to_numbers(self.name, column)
-        self._check_missing(np.isnan(numbers))
-        strange = (numbers < self.low) | (numbers > self.high)
-        if outside == "clip":
-            return np.clip(numbers, self.low, self.high)
-        if strange.any():
-            raise SpecError(
-                "DATA-002",
-                f"{self.name}: {_rows(strange)} outside the declared range [{self.low}, {self.high}].",
-                why="The range is public and fixed by the study; a value outside it would break the guarantee.",
-                fix="Correct or remove the rows, or ask the analyst for a wider range.",
-            )
-        return numbers
-
-    def cut(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        """Bin of each encoded number: how many cut points lie below it; missing values come last."""
-        cuts = np.asarray(self.bins or (), np.float64)
-        return np.where(np.isnan(numbers), cuts.size + 1, np.searchsorted(cuts, numbers, side="left"))
-
-    def _check_missing(self, gone: npt.NDArray[np.bool_]) -> None:
-        if not self.missing and gone.any():
-            raise _missing_error(self.name, gone)
-
-
-@dataclass(frozen=True)
-class Categorical:
-    """One of a public list of values.
-
-    Parameters
-    ----------
-    name
-        Name of the column.
-    values
-        All values, as text.
-    groups
-        Public grouping: name of the group -> its values. Every value belongs to exactly one group.
-    missing
-        Whether values may be missing. They get a category of their own; declare False to save it.
-
-    Examples
-    --------
-    >>> Categorical("sex", ["Female", "Male"]).encode(np.array(["Male", "Female", ""], object))
-    array([ 1,  0, -1])
-    """
-
-    name: str
-    values: Sequence[str]
-    groups: Mapping[str, Sequence[str]] | None = None
-    missing: bool = True
-
-    def __post_init__(self) -> None:
-        _check_name(self.name)
-        values = _as_tuple(self.values)
-        object.__setattr__(self, "values", values)
-        if not all(isinstance(value, str) and value for value in values) or not 2 <= len(set(values)) == len(values):
-            raise SpecError(
-                "SCHEMA-004",
-                f"{self.name}: {len(values)} values are declared, which are not two or more different, non-empty texts.",
-                fix='List every value once, in quotes: ["no", "yes"]',
-            )
-        if len(values) > MAX_CATEGORIES:
-            raise SpecError("SCHEMA-004", f"{self.name}: {len(values)} values; at most {MAX_CATEGORIES} are supported.")
-        if self.groups is not None:
-            self._check_groups(self.groups)
-
-    def _check_groups(self, groups: Mapping[str, Sequence[str]]) -> None:
-        members_of = {str(name): _as_tuple(members) for name, members in groups.items()}
-        grouped = [repr(value) for members in members_of.values() for value in members]
-        declared = [repr(value) for value in self.values]
-        if len(members_of) < 2 or not all(members_of.values()) or sorted(grouped) != sorted(declared):
-            raise SpecError(
-                "SCHEMA-005",
-                f"{self.name}: the groups {sorted(members_of)} do not divide the declared values among them.",
-                why=f"{len(declared)} values are declared, {len(set(grouped) & set(declared))} of them are named in {len(groups)} groups.",
-                fix="Name every declared value in exactly one of two or more groups.",
-            )
-        object.__setattr__(self, "groups", members_of)
-
-    def __hash__(self) -> int:
-        return hash((self.name, tuple(self.values), self.missing))
-
-    @property
-    def n_bins(self) -> int:
-        """Cells: groups where they are declared, else values; the one for missing values included."""
-        return len(self.groups if self.groups is not None else self.values) + self.missing
-
-    def encode(self, column: npt.NDArray[Any], outside: Outside = "error") -> npt.NDArray[np.int64]:
-        """Positions in `values`; -1 for missing, and for unseen values where they are clipped."""
-        texts = [cell_text(value) for value in column]
-        position: dict[str | None, int] = {value: i for i, value in enumerate(self.values)}
-        unseen = np.array([text is not None and text not in position for text in texts], bool)
-        if outside == "error" and unseen.any():
-            raise SpecError(
-                "DATA-003",
-                f"{self.name}: {_rows(unseen)} not among the {len(self.values)} declared ones.",
-                why="The list of values is public and fixed by the study; the value itself is private and not repeated here.",
-                fix="Correct the rows, or ask the analyst to declare the value.",
-            )
-        codes = np.array([position.get(text, -1) for text in texts], np.int64)
-        if outside == "error" and not self.missing and (codes < 0).any():
-            raise _missing_error(self.name, codes < 0)
-        return codes
-
-    def cut(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Bin of each encoded value: its group, or itself; missing values come last."""
-        home = np.arange(len(self.values))
-        if self.groups is not None:
-            group_of = {value: i for i, members in enumerate(self.groups.values()) for value in members}
-            home = np.array([group_of[value] for value in self.values])
-        n_known = len(self.groups if self.groups is not None else self.values)
-        return np.where(codes < 0, n_known, home[codes])
-
-
-Feature = Numeric | Categorical
 
 
 @dataclass(frozen=True)
@@ -214,10 +60,17 @@ class Schema:
     label: Feature | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "features", tuple(self.features))
-        names = [feature.name for feature in (*self.features, *([self.label] if self.label else []))]
+        features = listed(self.features)
+        if features is None or not all(isinstance(part, Numeric | Categorical) for part in (*features, *self._labels)):
+            raise SpecError(
+                "SCHEMA-001",
+                "The schema is made of something else than Numeric and Categorical.",
+                fix='Schema([Numeric("age", 17, 90)], label=Categorical("ill", ["no", "yes"]))',
+            )
+        object.__setattr__(self, "features", features)
+        names = [feature.name for feature in (*features, *self._labels)]
         twice = sorted(name for name, n in Counter(names).items() if n > 1)
-        if not self.features or twice:
+        if not features or twice:
             raise SpecError(
                 "SCHEMA-001",
                 f"The schema names {', '.join(twice)} twice." if twice else "The schema has no features.",
@@ -225,29 +78,54 @@ class Schema:
             )
 
     @property
+    def _labels(self) -> tuple[Feature, ...]:
+        return () if self.label is None else (self.label,)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Names of the features, in order, without the label."""
         return tuple(feature.name for feature in self.features)
 
     def __getitem__(self, name: str) -> Feature:
-        for feature in (*self.features, *([self.label] if self.label else [])):
+        for feature in (*self.features, *self._labels):
             if feature.name == name:
                 return feature
         raise KeyError(name)
 
     def encode(self, columns: Columns, outside: Outside = "error") -> dict[str, npt.NDArray[Any]]:
         """The features' columns, checked against the schema and turned into numbers and positions."""
-        return {feature.name: feature.encode(_column(columns, feature.name), outside) for feature in self.features}
+        arrays = self._arrays(columns, self.names)
+        return {feature.name: feature.encode(arrays[feature.name], outside) for feature in self.features}
 
     def encode_label(self, columns: Columns) -> npt.NDArray[Any]:
         """The label's column, checked against the schema; a label must not be missing."""
         if self.label is None:
             raise SpecError("SCHEMA-001", "The schema declares no label.", fix="Give Schema(..., label=...).")
-        codes = self.label.encode(_column(columns, self.label.name))
+        column = self._arrays(columns, (self.label.name,))[self.label.name]
+        codes = replace(self.label, missing=True).encode(column)
         gone = codes < 0 if isinstance(self.label, Categorical) else np.isnan(codes)
         if gone.any():
-            raise _missing_error(self.label.name, gone)
+            raise SpecError(
+                "DATA-005",
+                f"{self.label.name}: {where(gone)} missing.",
+                why="This column is the label, and a label is always known.",
+                fix="Fill in or remove the rows.",
+            )
         return codes
+
+    def _arrays(self, columns: Columns, wanted: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+        """Every column of the schema that is there, all of one length; an error where one that is wanted is not."""
+        names = [feature.name for feature in (*self.features, *self._labels)]
+        known = [name for name in names if name in columns]
+        for name in wanted:
+            if name not in known:
+                raise missing_column(name, len(list(columns)), f"Columns that are declared: {len(names)}; found: {len(known)}.")
+        arrays = {name: as_column(name, columns[name]) for name in known}
+        lengths = sorted({len(array) for array in arrays.values()})
+        if len(lengths) > 1:
+            what = f"The columns have different lengths: {', '.join(map(str, lengths[:12]))}."
+            raise SpecError("DATA-007", what, fix="Give every row a cell in each column.")
+        return arrays
 
     @classmethod
     def infer(cls, columns: Columns, label: str | None = None) -> Schema:
@@ -258,112 +136,53 @@ class Schema:
             SchemaInferredWarning,
             stacklevel=2,
         )
-        if label is not None:
-            _column(columns, label)
-        features = {name: _infer(name, column) for name, column in columns.items()}
+        if label is not None and label not in columns:
+            raise missing_column(label, len(list(columns)))
+        for i, name in enumerate(columns):
+            if not is_name(name):
+                raise SpecError("DATA-007", f"Column {i + 1} has a name that no feature can have.", fix="Give it a short, printable name.")
+        features = {name: _infer(name, as_column(name, column)) for name, column in columns.items()}
         return cls(tuple(f for name, f in features.items() if name != label), features[label] if label is not None else None)
 
 
 def _infer(name: str, column: npt.NDArray[Any]) -> Feature:
-    texts = {cell_text(value) for value in column}
-    known = texts - {None}
+    """The range or the categories that a column has: read from the data, which is not a private act."""
+    numbers = numbers_of(name, column)
+    return categories_of(name, to_texts(name, column)) if numbers is None else range_of(name, numbers)
+
+
+def numbers_of(name: str, column: npt.NDArray[Any]) -> npt.NDArray[np.float64] | None:
+    """The cells of a column of numbers; None where one is no number, or all are missing."""
     try:
-        numbers = _to_numbers(name, column)
+        numbers = to_numbers(name, column)
     except SpecError:
-        numbers = np.full(1, np.nan)
-    if np.isfinite(numbers).any():
-        low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
-        return Numeric(name, low, high if high > low else low + 1.0, missing=None in texts)
-    values = sorted(str(text) for text in known)
-    while len(values) < 2:
-        values.append("other" if "other" not in values else "another")
-    return Categorical(name, tuple(values), missing=None in texts)
-
-
-def _check_name(name: str) -> None:
-    if not isinstance(name, str) or not name or len(name) > 200 or not name.isprintable():
-        raise SpecError("SCHEMA-001", f"{name!r:.60} cannot name a feature.", fix="Use a short, printable text.")
-
-
-def _column(columns: Columns, name: str) -> npt.NDArray[Any]:
-    if name not in columns:
-        have = ", ".join(list(columns)[:12]) or "none"
-        raise SpecError("DATA-001", f"The data has no column {name}.", why=f"Its columns are: {have}.", fix="Rename or add the column.")
-    return columns[name]
-
-
-def _is_number(value: object) -> bool:
-    if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
-
-
-def _as_tuple(items: object) -> tuple[Any, ...]:
-    """A declared list as a tuple; a text, or what is no list at all, becomes a list of None, which the caller refuses."""
-    return tuple(items) if isinstance(items, Iterable) and not isinstance(items, (str, bytes)) else (None,)
-
-
-def cell_text(value: Any) -> str | None:
-    """A cell as a category's text; None where it is missing. Whole floats read as integers: dataframes turn 3 into 3.0."""
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return None
-    if isinstance(value, (str, bytes)):
-        return str(value) or None
-    if isinstance(value, (float, np.floating)) and math.isnan(value):
-        return None
-    if isinstance(value, (float, np.floating)) and float(value).is_integer():
-        return str(int(value))
-    return str(value)
+    return None if np.isnan(numbers).all() else numbers
 
 
-def _to_numbers(name: str, column: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    column = np.asarray(column)
-    try:
-        if column.dtype.kind in "biuf":
-            numbers = column.astype(np.float64)
-        else:
-            numbers = np.array([_to_number(value) for value in column], np.float64)
-    except (TypeError, ValueError, OverflowError):
-        strange = np.array([not _reads_as_number(value) for value in column], bool)
-        raise SpecError("DATA-004", f"{name}: {_rows(strange)} not a number.", fix="Correct the rows, or leave the cell empty.") from None
-    if np.isinf(numbers).any():
-        raise SpecError("DATA-004", f"{name}: {_rows(np.isinf(numbers))} infinite.", fix="Correct the rows, or leave the cell empty.")
-    return numbers
+def range_of(name: str, numbers: npt.NDArray[np.float64]) -> Numeric:
+    """A number with the range that a column has."""
+    low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
+    high = high if high > low else low + max(1.0, abs(low) * 1e-9)
+    if not math.isfinite(high - low):
+        raise SpecError("DATA-004", f"{name}: the numbers lie too far apart to have a range.", fix="Correct or remove the column.")
+    return Numeric(name, low, high, missing=bool(np.isnan(numbers).any()))
 
 
-def _to_number(value: Any) -> float:
-    # Python reads 1_000 as a thousand; in a table it is a slip of the pen.
-    if isinstance(value, str) and "_" in value:
-        raise ValueError
-    return math.nan if cell_text(value) is None else float(value)
+def categories_of(name: str, texts: Sequence[str | None]) -> Categorical:
+    """A category with the values that a column has, and made-up ones where it has less than two."""
+    values = sorted({text for text in texts if text is not None})
+    values += [text for text in ("other", "another") if text not in values][: max(0, 2 - len(values))]
+    return Categorical(name, values, missing=None in texts)
 
 
-def _reads_as_number(value: Any) -> bool:
-    try:
-        _to_number(value)
-    except (TypeError, ValueError, OverflowError):
-        return False
-    return True
-
-
-def _rows(mask: npt.NDArray[np.bool_]) -> str:
-    """Where a fault is, without the value: "row 17 has a value that is" or "3 rows, the first of them row 17, have values that are"."""
-    first, n = int(np.flatnonzero(mask)[0]) + 1, int(mask.sum())
-    return f"row {first} has a value that is" if n == 1 else f"{n} rows, the first of them row {first}, have values that are"
-
-
-def _missing_error(name: str, gone: npt.NDArray[np.bool_]) -> SpecError:
-    return SpecError(
-        "DATA-005",
-        f"{name}: {_rows(gone)} missing.",
-        why="The study declares that this column is always known.",
-        fix="Fill in or remove the rows, or ask the analyst to allow missing values.",
-    )
+def missing_column(name: str, n_columns: int, declared: str = "") -> SpecError:
+    """What to say where a column is not there. The names that are there may be cells of a table without a header: they are not repeated."""
+    why = f"Columns in the data: {n_columns}. {declared}".strip()
+    fix = "Rename or add the column. Does the first line of the file name the columns, with commas between?"
+    return SpecError("DATA-001", f"The data has no column {name}.", why=why, fix=fix)
 
 
 def as_columns(columns: Mapping[str, Iterable[object]]) -> dict[str, npt.NDArray[Any]]:
     """Any mapping of columns as arrays."""
-    return {name: column if isinstance(column, np.ndarray) else np.array(list(column), object) for name, column in columns.items()}
+    return {name: as_column(str(name), column) for name, column in columns.items()}

@@ -6,7 +6,7 @@ import copy
 import json
 import tomllib
 from contextlib import suppress
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hostile import hostile
 from shoal.errors import ShoalError
 from shoal.messages import codec
+from shoal.study.doubts import doubts
 from shoal.study.lines import Lines
 from shoal.study.load import StudyError, load, parse
 from shoal.study.manifest import Manifest, Member
@@ -26,7 +27,20 @@ from shoal.study.templates import PROTOCOLS, study_text
 
 TEXTS = [study_text(protocol) for protocol in PROTOCOLS]
 MARKS = ['"', "'", '"""', "'''", "[", "]", "[[", "{", "}", "=", ".", ",", "#", "\n", "\r", "\0", "\x1b[2J", "\u202e", "\ufeff", "\ud7ff"]
-NUMBERS = ["true", "nan", "-inf", "1e999", "-0.0", "2031-01-31", "2031-99-99", "12:00:00", "9" * 30, "9" * 5000, "0x" + "f" * 40]
+NUMBERS = [
+    "true",
+    "nan",
+    "-inf",
+    "1e999",
+    "-0.0",
+    "2031-01-31",
+    "2031-99-99",
+    "12:00:00",
+    "0001-01-01T00:00:00+14:00",
+    "9" * 30,
+    "9" * 5000,
+    "0x" + "f" * 40,
+]
 LINES = """[privacy]
 [[feature]]
 [feature]
@@ -57,6 +71,7 @@ def survives(text: str) -> None:
         plan = make_plan(study)
         str(plan.statement())
         plan.to_dict()
+        doubts(plan, datetime(2030, 1, 1, tzinfo=UTC))
     manifest = Manifest(study)
     assert Manifest.from_bytes(manifest.to_bytes()).digest == manifest.digest
 
@@ -106,12 +121,14 @@ def test_rubbish_as_bytes(data: bytes, scratch: Path) -> None:
         load(scratch)
 
 
+EAST, WEST = timezone(timedelta(hours=14)), timezone(timedelta(hours=-14))
 SCALARS = (
     st.none()
     | st.booleans()
     | st.integers(-(10**30), 10**30)
     | st.floats()
     | st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+    | st.sampled_from([datetime(1, 1, 1, tzinfo=EAST), datetime(9999, 12, 31, 23, 59, tzinfo=WEST)])
     | st.sampled_from([datetime(2031, 1, 1, tzinfo=UTC), datetime(2031, 1, 1), date(2031, 1, 1), 0, 1, 2, 1.0, "", "yes", "age", "weight"])
 )
 VALUES = st.recursive(
@@ -244,6 +261,18 @@ def test_manifests_with_values_of_the_wrong_kind(data: bytes, draw: st.DataObjec
     container[key] = draw.draw(VALUES.filter(lambda value: not isinstance(value, (datetime, date))))
     with suppress(ShoalError):
         Manifest.from_bytes(codec.dumps(content))
+
+
+@hostile()
+@given(st.datetimes(timezones=st.none() | st.sampled_from([UTC, EAST, WEST])))
+@example(datetime(1, 1, 1, tzinfo=EAST))
+@example(datetime(9999, 12, 31, 23, 59, tzinfo=WEST))
+def test_manifests_that_close_at_any_time(closes: datetime) -> None:
+    content: Any = codec.loads(BYTES[0])
+    content["study"]["participation"]["closes"] = closes.isoformat()
+    with suppress(ShoalError):
+        manifest = Manifest.from_bytes(codec.dumps(content))
+        str(make_plan(manifest.study).statement())
 
 
 @hostile()

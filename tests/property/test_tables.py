@@ -61,8 +61,14 @@ def uses(columns: Any) -> None:
         inferred = Schema.infer(columns)
         inferred.encode(columns)
     for protocol in ("anonml", "pfds"):
-        with suppress(ShoalError):
-            parse(study_like(columns, protocol)[0])
+        try:
+            text = study_like(columns, protocol)[0]
+        except ShoalError:
+            continue
+        # What is drafted is a study, and the rows that it was drafted from fit it.
+        schema = parse(text).schema()
+        schema.encode(columns)
+        schema.encode_label(columns)
 
 
 @hostile()
@@ -118,6 +124,29 @@ def test_the_files_are_whole_before_they_are_mutated(scratch: Path, suffix: str)
 def test_strange_names(scratch: Path, name: str) -> None:
     survives(name)
     survives(f"{scratch}/m.db#{name}")
+
+
+SECRETS = st.lists(
+    st.sampled_from(["SECRET", "SECRET\n", " SECRET", "SECRET" * 50, "SECRET\u202e", "7SECRET", "1", "u", ""]), min_size=2, max_size=4
+)
+
+
+@hostile()
+@given(rows=st.lists(SECRETS, min_size=1, max_size=12), n=st.integers(2, 4), mark=st.sampled_from([",", ";", "\t"]))
+def test_no_error_repeats_a_cell(scratch: Path, rows: list[list[str]], n: int, mark: str) -> None:
+    quoted = [mark.join('"' + cell + '"' for cell in (row * 2)[:n]) for row in rows]
+    for text in ("\n".join(quoted), "a,b,c,d\n" + "\n".join(quoted * 3)):
+        (scratch / "s.csv").write_text(text)
+        try:
+            columns = tables.read(scratch / "s.csv")
+        except ShoalError as error:
+            assert "SECRET" not in str(error)
+            continue
+        for use in (SCHEMA.encode, SCHEMA.encode_label, lambda c: study_like(c, "anonml"), lambda c: tables.limit_rows(c, "who", 1)):
+            try:
+                use(columns)
+            except ShoalError as error:
+                assert "SECRET" not in str(error)
 
 
 THINGS = (

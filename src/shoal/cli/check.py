@@ -6,14 +6,17 @@ from pathlib import Path
 
 from shoal import tables
 from shoal.cli.output import emit
+from shoal.clock import SystemClock
+from shoal.names import counted, shell_word, shown
 from shoal.privacy.rounding import show
+from shoal.study.doubts import doubts
 from shoal.study.load import load
 from shoal.study.manifest import Manifest
 from shoal.study.plan import Plan, make_plan
 from shoal.study.spec import Study
 
 
-def check(study: Path, *, data: str | None = None, like: str | None = None, json: bool = False) -> None:
+def check(study: Path, /, *, data: str | None = None, like: str | None = None, json: bool = False) -> None:
     """Validate a study, price every release, forecast its error, print its label.
 
     Parameters
@@ -32,28 +35,35 @@ def check(study: Path, *, data: str | None = None, like: str | None = None, json
     manifest = Manifest(spec)
     fits = {role: fit_table(spec, source) for role, source in (("data", data), ("like", like)) if source is not None}
     statement = plan.statement(digest=manifest.short)
+    warnings = doubts(plan, SystemClock().now())
     result = {
         "study": str(study),
         "title": spec.title,
         "digest": manifest.digest.hex(),
         "short": manifest.short,
+        "warnings": list(warnings),
         "plan": plan.to_dict(),
         "label": statement.to_dict(),
         **fits,
     }
-    lines = [f"{study}  ok   digest {manifest.short}", *_price_lines(plan), *_fit_lines({"data": data, "like": like}, fits)]
-    next_command = f"shoal check {study} --data FILE" if data is None else f"shoal audit mechanism {plan.releases[0].event.mechanism}"
+    lines = [f"{shown(str(study))}  ok   digest {manifest.short}", *(f"WARNING   {warning}" for warning in warnings)]
+    lines += [*_price_lines(plan), *_fit_lines({"data": data, "like": like}, fits)]
+    next_command = (
+        f"shoal check {shell_word(study)} --data FILE" if data is None else f"shoal audit mechanism {plan.releases[0].event.mechanism}"
+    )
     emit(result, "\n".join([*lines, "", str(statement)]), json=json, next_command=next_command)
 
 
 def fit_table(study: Study, source: str) -> dict[str, int]:
     """How many rows of a table fit the study, and how many a person's limit leaves out; an error where a cell does not fit."""
-    columns, n_left_out = tables.read(source), 0
-    if study.data is not None:
-        columns, n_left_out = tables.limit_rows(columns, study.data.person, study.data.max_rows_per_person)
+    columns = tables.read(source)
     schema = study.schema()
+    # Before rows are left out, so that an error numbers them as the file does.
     schema.encode(columns)
     schema.encode_label(columns)
+    n_left_out = 0
+    if study.data is not None:
+        columns, n_left_out = tables.limit_rows(columns, study.data.person, study.data.max_rows_per_person)
     return {"rows": tables.n_rows(columns), "left_out": n_left_out}
 
 
@@ -72,7 +82,7 @@ def _price_lines(plan: Plan) -> list[str]:
 
 def _fit_lines(sources: dict[str, str | None], fits: dict[str, dict[str, int]]) -> list[str]:
     return [
-        f"{role:<10}{sources[role]}: {fit['rows']:,} rows fit the study"
-        + (f", {fit['left_out']:,} more are left out by the limit per person" if fit["left_out"] else "")
+        f"{role:<10}{shown(sources[role] or '')}: {counted(fit['rows'], 'row')} {'fits' if fit['rows'] == 1 else 'fit'} the study"
+        + (f"; left out by the limit per person: {fit['left_out']:,} more" if fit["left_out"] else "")
         for role, fit in fits.items()
     ]

@@ -13,7 +13,8 @@ from shoal import tables
 from shoal.cli.output import emit
 from shoal.entropy import SeededEntropy
 from shoal.errors import StoreError, UsageError
-from shoal.study.infer import WARNING, study_like
+from shoal.names import shell_word, shown
+from shoal.study.infer import study_like
 from shoal.study.load import parse
 from shoal.study.plan import make_plan
 from shoal.study.templates import example_csv, readme_text, study_text
@@ -23,6 +24,7 @@ EXAMPLE_ROWS = 600
 
 def new(
     directory: Path,
+    /,
     *,
     protocol: Literal["anonml", "ddml", "sdq", "pfds"],
     from_: Annotated[str | None, Parameter(name="--from")] = None,
@@ -42,41 +44,59 @@ def new(
     json
         Print one JSON object.
     """
-    text, left_out = (study_text(protocol), []) if from_ is None else study_like(tables.read(from_), protocol)
+    text, warnings = (study_text(protocol), []) if from_ is None else study_like(tables.read(from_), protocol)
     study = parse(text)
     make_plan(study)
     example = example_csv(study, EXAMPLE_ROWS, SeededEntropy(f"shoal new {protocol}"))
     files = {"study.toml": text, "data/example.csv": example, "README.md": readme_text(study)}
     write_directory(directory, files)
-    lines = [f"{directory / name}" for name in files]
-    warnings = [WARNING] if from_ is not None else []
-    warnings += [f"Left out, because they look like names or identifiers: {', '.join(left_out)}."] if left_out else []
+    first, *more = (shown(str(directory / name)) for name in files)
+    report = "\n".join([f"wrote     {first}", *(f"          {line}" for line in more), *(f"WARNING   {line}" for line in warnings)])
     data = {"directory": str(directory), "protocol": protocol, "files": list(files), "warnings": warnings}
-    report = "\n".join(["wrote     " + lines[0], *(f"          {line}" for line in lines[1:]), *(f"WARNING   {line}" for line in warnings)])
-    next_command = f"cd {directory} && shoal check study.toml --data data/example.csv"
+    next_command = f"cd -- {shell_word(directory)} && shoal check study.toml --data data/example.csv"
     emit(data, report, json=json, next_command=next_command)
 
 
 def write_directory(directory: Path, files: dict[str, str]) -> None:
-    """Write files into a new directory, all of them or none: they are prepared beside it and moved into place at once."""
+    """Write files into a new or empty directory, all of them or none: they are prepared aside and moved into place at the end."""
     try:
-        if not directory.name or directory.is_symlink() or (directory.exists() and not _is_empty(directory)):
-            raise UsageError("NEW-001", f"{directory} is already there, and not an empty directory.", fix="Choose a new directory.")
+        is_new = not directory.exists()
+        if directory.is_symlink() or (not is_new and not _is_empty(directory)):
+            raise UsageError(
+                "NEW-001", f"{shown(str(directory))} is already there, and not an empty directory.", fix="Choose a new directory."
+            )
         if not directory.parent.is_dir():
-            raise UsageError("NEW-001", f"There is no directory {directory.parent} to write into.", fix=f"mkdir -p {directory.parent}")
-        staging = directory.with_name(f".{directory.name}.{os.getpid()}.new")
+            what = f"There is no directory {shown(str(directory.parent))} to write into."
+            raise UsageError("NEW-001", what, fix=f"mkdir -p -- {shell_word(directory.parent)}")
+        staging = (directory.parent if is_new else directory) / f".{directory.name}.{os.getpid()}.new"
         staging.mkdir()
         try:
             for name, text in files.items():
                 (staging / name).parent.mkdir(exist_ok=True)
                 (staging / name).write_text(text, "utf-8")
-            staging.rename(directory)
+            if is_new:
+                staging.rename(directory)
+            else:
+                _move_into(directory, staging)
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
             raise
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "its name is not one that a directory can have"
-        raise StoreError("NEW-001", f"{str(directory)!a} cannot be written: {reason}.", fix="Choose another directory.") from None
+        raise StoreError("NEW-001", f"{shown(str(directory))} cannot be written: {reason}.", fix="Choose another directory.") from None
+
+
+def _move_into(target: Path, staging: Path) -> None:
+    """Move the contents rather than replace the directory: someone's shell may be in it. What fails is moved back, to be removed."""
+    moved: list[Path] = []
+    try:
+        for entry in list(staging.iterdir()):
+            moved.append(entry.rename(target / entry.name))
+        staging.rmdir()
+    except BaseException:
+        for entry in moved:
+            entry.rename(staging / entry.name)
+        raise
 
 
 def _is_empty(directory: Path) -> bool:

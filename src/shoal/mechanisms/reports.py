@@ -40,11 +40,12 @@ Reports = npt.NDArray[np.integer[Any]]
 def check_cardinality(cardinality: int) -> int:
     """The number of cells, if a person's value can be one of so many."""
     if type(cardinality) is not int or not 2 <= cardinality <= MAX_CARDINALITY:
+        is_too_large = type(cardinality) is int and cardinality > MAX_CARDINALITY
         raise MechanismError(
             "MECH-001",
             f"cardinality = {cardinality} cannot be used.",
             why=f"A value is one of 2 to {MAX_CARDINALITY} cells.",
-            fix="Use fewer or coarser features in one question." if cardinality > MAX_CARDINALITY else "Give cardinality=2 or more.",
+            fix="Use fewer or coarser features in one question." if is_too_large else "Give a whole number, 2 or more.",
         )
     return cardinality
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator, Mapping
+from datetime import date, datetime, time
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from shoal.names import shown
 from shoal.study.conditions import Path, Problem
 from shoal.study.spec import FeatureSpec, Study
 
@@ -24,7 +26,18 @@ _KINDS = {
     "model_type": "a table",
     "datetime_type": "a date and time",
 }
-_NOT = {bool: "true or false", int: "a number", str: "text", list: "a list", dict: "a table"}
+# The first that fits counts: true is an int to Python, and a date and time is a date.
+_NOT = {
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "a table",
+    datetime: "a date and time",
+    date: "a date",
+    time: "a time",
+}
 _LIMITS = {
     "greater_than": "more than {gt:g}",
     "greater_than_equal": "at least {ge:g}",
@@ -36,6 +49,7 @@ _LIMITS = {
     "too_short": "a list of at least {min_length}",
     "too_long": "a list of at most {max_length}",
     "timezone_aware": "a time with its zone, such as 2031-01-31T12:00:00Z",
+    "out_of_time": "a time of the years 1 to 9999 in UTC",
     "plain_text": "plain text, without control characters",
 }
 _TABLES: dict[str, type[BaseModel]] = {
@@ -69,7 +83,7 @@ def show_value(value: object) -> str:
         return f"(a list of {len(value)})"
     if isinstance(value, Mapping):
         return "(a table)"
-    text = json.dumps(value, ensure_ascii=True) if isinstance(value, str) else str(value)
+    text = json.dumps(value, ensure_ascii=not value.isprintable()) if isinstance(value, str) else str(value)
     return text if len(text) <= 40 else text[:36] + " ..."
 
 
@@ -84,7 +98,9 @@ def _explain_one(kind: str, path: Path, value: Any, context: Mapping[str, Any]) 
     elif kind in _KINDS:
         yield Problem("SPEC-012", path, f"{key} = {show_value(value)} must be {_KINDS[kind]}{_but_is(value)}.", _rewrite(kind, path, value))
     elif kind == "literal_error":
-        yield Problem("SPEC-013", path, f"{key} = {show_value(value)} must be {context['expected']}.", _nearest(value, context["expected"]))
+        yield Problem(
+            "SPEC-013", path, f"{key} = {show_value(value)} must be {context['expected']}.", _nearest(key, value, context["expected"])
+        )
     else:
         must = _LIMITS[kind].format(**context) if kind in _LIMITS else "something else"
         yield Problem("SPEC-013", path, f"{key} = {show_value(value)} must be {must}.", _meaning(path))
@@ -121,7 +137,7 @@ def _name(path: Path) -> str:
     names = [i for i, step in enumerate(path) if isinstance(step, str)]
     last = names[-1] if names else 0
     key = str(path[last])[:60]
-    return (key if key.isprintable() else ascii(key)) + "".join(f"[{step}]" for step in path[last + 1 :])
+    return shown(key) + "".join(f"[{step}]" for step in path[last + 1 :])
 
 
 def _meaning(path: Path) -> str | None:
@@ -148,12 +164,14 @@ def _rewrite(kind: str, path: Path, value: object) -> str | None:
         return _meaning(path)
     if kind == "string_type" and isinstance(value, (bool, int, float)):
         return f'{key} = "{show_value(value)}"' if isinstance(path[-1], str) else f'"{show_value(value)}", in quotes'
+    if kind in ("model_type", "dict_type") and len(path) == 1:
+        return f"[{key}] on a line of its own, and its keys below"
     if kind == "bool_type" and isinstance(value, str) and value.lower() in ("true", "false"):
         return f"{key} = {value.lower()}"
     return _meaning(path)
 
 
-def _nearest(value: object, expected: str) -> str | None:
+def _nearest(key: str, value: object, expected: str) -> str:
     choices = [choice.strip("' ") for choice in expected.replace(" or ", ",").split(",")]
     close = difflib.get_close_matches(str(value)[:60], choices, n=1) if isinstance(value, str) else []
-    return f'"{close[0]}"' if close else None
+    return f'{key} = "{close[0]}"' if close else " or ".join(f'{key} = "{choice}"' for choice in choices)

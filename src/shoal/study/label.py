@@ -2,26 +2,25 @@
 
 Titles and words come from an analyst whom nobody trusts, and are made harmless when the statement is made: no control characters,
 nothing that turns the direction of writing, nothing invisible. The views only lay them out.
-What was spent is rounded up, what is allowed is rounded down.
 """
 
 from __future__ import annotations
 
 import html
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from shoal.errors import SpecError
-from shoal.privacy.events import Event, Relation, Scope, Unit
-from shoal.privacy.rounding import float_from_grains, from_grains, grains_up, show, show_allowed
+from shoal.privacy.events import Relation, Scope, Unit
+from shoal.privacy.rounding import float_from_grains, from_grains, grains_up, show
 from shoal.study.odds import odds_of, whole_update
+from shoal.study.parts import Amplified, BudgetLine, Release
+from shoal.study.typeset import clean, moment, width, wrap
 
 COLUMNS = 80
 _HEAD = 12
 _BODY = COLUMNS - _HEAD - 4
-_MAX_MARKS = 2
-_BLANK_LETTERS = "\u115f\u1160\u2800\u3164\uffa0"
 
 SIMULATED = "This is a simulation: nothing was protected by this run, and nothing was sent."
 UNDO = "You may leave at any time; what was already sent stays sent."
@@ -41,77 +40,6 @@ _TRUST = {
     "shuffled": "what leaves is already private; the crowd hides it better where messages cannot be linked to people",
     "secure-sum": "only sums can be read; fewer parties than the study's threshold may work together against you",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """One kind of release of a study.
-
-    Parameters
-    ----------
-    name
-        What is released, in a few words.
-    event
-        The price of one.
-    count
-        How many of them one unit pays for.
-    """
-
-    name: str
-    event: Event
-    count: int = 1
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "name", clean(self.name))
-        if self.count < 1:
-            raise SpecError("LABEL-001", f"{self.count} releases of {self.name!r} cannot be stated.", why="Each is made at least once.")
-
-    def __str__(self) -> str:
-        times, each = (f"{self.count} x ", " each") if self.count > 1 else ("", "")
-        delta = f", delta {show(self.event.delta)}" if self.event.delta else ""
-        return f"{times}{self.name} ({clean(self.event.mechanism)}): epsilon {show(self.event.epsilon)}{delta}{each}"
-
-
-@dataclass(frozen=True, slots=True)
-class Amplified:
-    """What shuffling adds: the central guarantee against those who see only the batch (see `shoal.privacy.shuffle`).
-
-    Parameters
-    ----------
-    n
-        Honest messages that are released at once.
-    epsilon, delta
-        The central guarantee, for the same unit and relation.
-    """
-
-    n: int
-    epsilon: float
-    delta: float
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetLine:
-    """The participant's own limit beside what is used of it.
-
-    Parameters
-    ----------
-    limit, used, after
-        Epsilons: allowed, spent before, spent when this study is done.
-    period
-        Such as ``"a year"`` or ``"in all"``.
-    """
-
-    limit: float
-    used: float
-    after: float
-    period: str
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "period", clean(self.period))
-
-    def __str__(self) -> str:
-        line = f"epsilon {show_allowed(self.limit)} {self.period}; used {show(self.used)}; after this {show(self.after)}"
-        return f"{line}. That is over your limit: the ledger will refuse." if self.after > self.limit else line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +68,8 @@ class Statement:
         The amplified guarantee, where delivery is shuffled.
     budget
         The participant's limit, where there is a ledger.
+    closes
+        When the study ends, in UTC; None where it does not say.
     not_covered, undo
         What the guarantee does not speak about, and what leaving does.
     simulated
@@ -147,7 +77,7 @@ class Statement:
 
     Examples
     --------
-    >>> from shoal.privacy.events import LOCAL_PERSON
+    >>> from shoal.privacy.events import LOCAL_PERSON, Event
     >>> bit = Release("your answer", Event("random-response", {}, LOCAL_PERSON, 2.0))
     >>> words = dict.fromkeys(("title", "purpose", "contact", "protocol", "trust", "leaves", "seen_by"), "in plain words")
     >>> label = Statement(**words, scope=LOCAL_PERSON, epsilon=2.0, releases=(bit,))
@@ -173,6 +103,7 @@ class Statement:
     paper_epsilon: float | None = None
     shuffled: Amplified | None = None
     budget: BudgetLine | None = None
+    closes: datetime | None = None
     not_covered: tuple[str, ...] = field(default=())
     undo: str = UNDO
     simulated: bool = False
@@ -213,6 +144,8 @@ class Statement:
         yield "Study", (self.title, *((f"digest {self.digest}",) if self.digest else ()))
         yield "Asks", (self.purpose,)
         yield "By", (self.contact,)
+        if self.closes is not None:
+            yield "Closes", (moment(self.closes),)
         yield "Protocol", (f"{self.protocol}, {self.trust}" + (f": {_TRUST[self.trust]}" if self.trust in _TRUST else ""),)
         yield "Leaves here", (self.leaves + ("" if self.bytes is None else f" ({self.bytes:,} byte{'s' if self.bytes != 1 else ''})"),)
         yield "Seen by", (self.seen_by,)
@@ -272,6 +205,7 @@ class Statement:
             "title": self.title,
             "purpose": self.purpose,
             "contact": self.contact,
+            "closes": None if self.closes is None else self.closes.isoformat(),
             "digest": self.digest,
             "protocol": self.protocol,
             "trust": self.trust,
@@ -299,52 +233,3 @@ class Statement:
     def _shuffled_dict(self, crowd: Amplified) -> dict[str, object]:
         odds = [odds.to_dict() for odds in odds_of(self.scope, crowd.epsilon, crowd.delta)]
         return {"epsilon_local": self.epsilon, "n": crowd.n, "epsilon": crowd.epsilon, "delta": crowd.delta, "odds": odds}
-
-
-def clean(text: str) -> str:
-    """Words of a stranger, made harmless: one line, nothing invisible, nothing that turns the direction of writing.
-
-    Examples
-    --------
-    >>> clean("pass" + chr(0x202E) + chr(27) + "[2J  now")
-    'pass��[2J now'
-    """
-    kept: list[str] = []
-    n_marks = 0
-    for char in unicodedata.normalize("NFC", text):
-        category = unicodedata.category(char)
-        n_marks = n_marks + 1 if category in ("Mn", "Me") else 0
-        if char.isspace():
-            kept.append(" ")
-        elif category in ("Cc", "Cf", "Cs", "Co", "Cn") or char in _BLANK_LETTERS:
-            kept.append("\N{REPLACEMENT CHARACTER}")
-        elif n_marks <= _MAX_MARKS:
-            kept.append(char)
-    return " ".join("".join(kept).split())
-
-
-def width(text: str) -> int:
-    """How many columns of a terminal a text takes."""
-    return sum(_columns(char) for char in text)
-
-
-def wrap(text: str, columns: int) -> list[str]:
-    """Lines of at most so many columns; a word that is longer than a line is cut."""
-    lines = [""]
-    for word in text.split(" "):
-        gap = " " if lines[-1] else ""
-        if width(lines[-1]) + len(gap) + width(word) <= columns:
-            lines[-1] += gap + word
-            continue
-        lines += [""] if lines[-1] else []
-        for char in word:
-            if width(lines[-1]) + _columns(char) > columns:
-                lines.append("")
-            lines[-1] += char
-    return lines
-
-
-def _columns(char: str) -> int:
-    if unicodedata.category(char) in ("Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from shoal.errors import SpecError
+from shoal.names import shown
 from shoal.study.conditions import Problem
 from shoal.study.explain import explain
 from shoal.study.lines import Lines
@@ -39,7 +40,7 @@ class StudyError(SpecError):
     """
 
     def __init__(self, name: str, found: Sequence[tuple[int, Problem]]) -> None:
-        ordered = sorted(found, key=lambda item: item[0])
+        ordered, name = sorted(found, key=lambda item: item[0]), shown(name)
         self.problems = tuple(f"{problem.code}  {name}:{line}  {problem.what}" for line, problem in ordered)
         rest = [
             f"{text}{'   fix: ' + problem.fix if problem.fix else ''}" for text, (_, problem) in zip(self.problems, ordered, strict=True)
@@ -57,14 +58,14 @@ def load(path: str | os.PathLike[str]) -> Study:
     SpecError
         The file cannot be read, is not TOML, or is not a study; everything that is wrong is listed.
     """
-    name = os.fspath(path)
+    name = shown(os.fspath(path))
     try:
         with Path(path).open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "its name is not one that a file can have"
         raise SpecError(
-            "SPEC-001", f"The study file {name!a} cannot be read: {reason}.", fix="shoal new DIR --protocol NAME writes one."
+            "SPEC-001", f"The study file {name} cannot be read: {reason}.", fix="shoal new DIR --protocol NAME writes one."
         ) from None
     if len(content) > MAX_BYTES:
         raise SpecError(
@@ -75,7 +76,7 @@ def load(path: str | os.PathLike[str]) -> Study:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise SpecError("SPEC-001", f"{name}:{line}  The study file is not UTF-8 text.", fix="Save it as UTF-8 in an editor.") from None
-    return parse(text, Path(name).name)
+    return parse(text, Path(path).name)
 
 
 def parse(text: str, name: str = "study.toml") -> Study:
@@ -105,7 +106,7 @@ def _document(text: str, name: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except RecursionError:
         raise SpecError(
-            "SPEC-002", f"{name}  Lists or tables are nested too deeply.", fix="A study needs no more than three levels."
+            "SPEC-002", f"{shown(name)}  Lists or tables are nested too deeply.", fix="A study needs no more than three levels."
         ) from None
     except ValueError as error:
         complaint = str(error)

@@ -55,8 +55,9 @@ class Odds:
 
         Notes
         -----
-        An (epsilon, delta) guarantee does not keep every guess within e^epsilon but for a chance of delta. Where the loss passes e > epsilon,
-        P > e^e Q, so delta >= P(loss > e) (1 - e^(epsilon - e)). At e = epsilon + ln(10/9) that is a tenth of the chance (errata X-05).
+        An (epsilon, delta) guarantee does not keep every guess within e^epsilon but for a chance of delta. Where the loss passes
+        e > epsilon, P > e^e Q, so delta >= P(loss > e) (1 - e^(epsilon - e)). At e = epsilon + ln(10/9) that is a tenth of the chance
+        (errata X-05).
         """
         return self.epsilon + (_MORE if self.delta > 0 else 0.0)
 

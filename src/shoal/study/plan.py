@@ -15,7 +15,8 @@ from shoal.privacy.accountant import Loss, sequential, tightest
 from shoal.privacy.events import Event, Unit
 from shoal.privacy.rounding import show
 from shoal.privacy.shuffle import amplify
-from shoal.study.label import Amplified, BudgetLine, Release, Statement
+from shoal.study.label import Statement
+from shoal.study.parts import Amplified, BudgetLine, Release
 from shoal.study.price_databases import forecast_pfds, forecast_sdq, price_pfds, price_sdq
 from shoal.study.price_people import charged_as_update, forecast_anonml, n_weights, paper_total, price_anonml, price_ddml
 from shoal.study.priced import Forecast, unpriceable
@@ -148,6 +149,7 @@ class Plan:
             paper_epsilon=paper_total(study),
             shuffled=None if central is None else Amplified(self.crowd, central.epsilon, central.delta),
             budget=budget,
+            closes=study.participation.closes,
             not_covered=not_covered(study),
         )
 

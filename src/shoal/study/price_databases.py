@@ -12,7 +12,7 @@ from shoal.mechanisms.noisy_max import NoisyMax
 from shoal.mechanisms.sensitivity import ClippedVector, Histogram, Query
 from shoal.privacy.events import Event
 from shoal.privacy.zcdp import epsilon_to_rho, rho_to_epsilon
-from shoal.study.label import Release
+from shoal.study.parts import Release
 from shoal.study.priced import Forecast, most_counted_cells, n_cells, scope_of, share, unpriceable
 from shoal.study.settings import PFDS, SDQ
 from shoal.study.spec import Study
@@ -85,7 +85,10 @@ def forecast_sdq(study: Study) -> list[Forecast]:
     """Noise on a leaf of the plus variant's table, at the declared number of rows."""
     if study.variant == "paper":
         return []
-    return [Forecast("noise on the count of one leaf and class, in records (standard deviation)", _leaf_noise(study))]
+    # A tree of that depth has at least so many leaves, and they share the rows.
+    rows_of_a_leaf = study.participation.size / 2 ** _sdq(study).depth
+    what = "noise on the count of one leaf and class, in records (standard deviation)"
+    return [Forecast(what, _leaf_noise(study), useless_from=rows_of_a_leaf)]
 
 
 def price_pfds(study: Study) -> list[Release]:
@@ -171,7 +174,7 @@ def _sum(study: Study, part: Fraction, query: Query) -> Event:
     if noise.sigma_squared < _NARROWEST_SHARE**2 * n_honest:
         raise unpriceable(
             f"The noise of {n_honest} honest holders would be in shares of {math.sqrt(noise.sigma_squared / n_honest):.2f}.",
-            why=f"Discrete Gaussians narrower than {_NARROWEST_SHARE} do not add up to one, and the sum would be less private than it says.",
+            why=f"Discrete Gaussians below {_NARROWEST_SHARE} do not add up to one, and the sum would be less private than it says.",
             fix="Use a smaller epsilon, or delta = 0.",
         )
     return _reads_all(study, noise.event())
@@ -189,7 +192,8 @@ def forecast_pfds(study: Study) -> list[Forecast]:
         table = _pfds_sums(study)[0].event
         size = table.parameters["scale"] if study.privacy.delta == 0 else table.parameters["sigma"]
         noise = float(size) / _GRID * (math.sqrt(2) if study.privacy.delta == 0 else 1.0) / n
-    return [Forecast("noise on one cell of a pooled table, as a share of its rows (standard deviation)", noise)]
+    # No table has fewer than four cells, two of the attribute by two of the label.
+    return [Forecast("noise on one cell of a pooled table, as a share of its rows (standard deviation)", noise, useless_from=0.25)]
 
 
 def _free_counts(study: Study) -> list[Release]:

@@ -13,15 +13,18 @@ from shoal.mechanisms.laplace import DiscreteLaplace
 from shoal.mechanisms.reports import FrequencyMechanism
 from shoal.mechanisms.response import RandomResponse
 from shoal.mechanisms.sensitivity import ClippedVector
+from shoal.names import counted
 from shoal.privacy.events import Event, Unit
 from shoal.privacy.rounding import float_from_grains, grains_up, sum_up
-from shoal.study.label import Release
+from shoal.study.parts import Release
 from shoal.study.priced import Forecast, most_counted_cells, n_cells, scope_of, share, unpriceable
 from shoal.study.settings import DDML
 from shoal.study.spec import Study
 
 _GRID_CELLS = 10
 """Cells of the public grid of a number: its lowest value, four equal widths, four that grow, and missing."""
+# The shares of a table add up to 1.
+_HALF_OF_ALL = 0.5
 _PAPERS_MECHANISMS = ("random-response", "rappor", "pq")
 
 
@@ -112,26 +115,26 @@ def _subset_cells(study: Study) -> int:
     return math.prod(cells[:size]) * _n_labels(study)
 
 
-def forecast_anonml(study: Study) -> list[Forecast]:
-    """Expected error of the tables at the declared size.
+def forecast_anonml(study: Study, n_people: int | None = None) -> list[Forecast]:
+    """Expected error of the tables from so many people, at the declared size where no number is given.
 
     Notes
     -----
     Ref: AnonML Theorem 2, equation 4; errata A-04.
     """
-    size = study.participation.size
+    people = n_people or study.participation.size
     if study.variant == "paper":
-        n = max(1, size // (study.anonml.n_partitions or 1 if study.anonml else 1))
+        n = max(1, people // (study.anonml.n_partitions or 1 if study.anonml else 1))
         cells = _subset_cells(study)
         table = best(share(study.privacy.epsilon, Fraction(1, _price_divisor(study))), cells, n, _PAPERS_MECHANISMS)
-        return [Forecast(f"error of a table of {cells} cells from {n:,} answers ({table.name})", table.expected_error(n))]
-    n = max(1, size // len(study.feature))
-    tables = _tables(study)
-    worst = [
-        Forecast(f"error of a table of {cells} cells from {n:,} answers ({table.name})", table.expected_error(n))
-        for cells, table in tables.items()
-    ]
-    return worst[-4:]
+        return [_forecast(cells, table, n)]
+    n = max(1, people // len(study.feature))
+    return [_forecast(cells, table, n) for cells, table in _tables(study).items()][-4:]
+
+
+def _forecast(cells: int, table: FrequencyMechanism, n: int) -> Forecast:
+    what = f"root mean square error (L2) of the shares in a table of {counted(cells, 'cell')} from {counted(n, 'answer')} ({table.name})"
+    return Forecast(what, table.expected_error(n), useless_from=_HALF_OF_ALL)
 
 
 def price_ddml(study: Study) -> list[Release]:

@@ -23,10 +23,13 @@ class Forecast:
         The quantity, in words.
     value
         Its expected size.
+    useless_from
+        The size from which on most of the result is noise.
     """
 
     what: str
     value: float
+    useless_from: float
 
 
 def scope_of(study: Study) -> Scope:

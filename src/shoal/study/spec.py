@@ -39,6 +39,13 @@ def _by_name(groups: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     return dict(sorted(groups.items()))
 
 
+def _in_utc(moment: datetime) -> datetime:
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise PydanticCustomError("out_of_time", "must be a time of the years 1 to 9999 in UTC") from None
+
+
 class LabelSpec(Table):
     """``[label]``: what is predicted, either one of ``values`` or a number in ``range``."""
 
@@ -100,7 +107,7 @@ class Participation(Table):
     honest_share: Annotated[float, Field(gt=0, le=1)] | None = Field(
         default=None, description="Share of participants that are taken to answer honestly; trust shuffled only, and required there."
     )
-    closes: Annotated[AwareDatetime, AfterValidator(lambda moment: moment.astimezone(UTC))] | None = Field(
+    closes: Annotated[AwareDatetime, AfterValidator(_in_utc)] | None = Field(
         default=None, description="When the study ends, with its time zone: 2031-01-31T12:00:00Z"
     )
 
@@ -144,10 +151,10 @@ class Study(Table):
     """
 
     spec: Annotated[int, Field(ge=1, le=1)] = Field(default=1, description="Version of this format.")
-    title: Line
+    title: Line = Field(description="One line, at most 200 characters.")
     purpose: Paragraph = Field(description="What the model is for, in words that a participant reads before consenting.")
     contact: Line = Field(description="Whom to ask.")
-    protocol: ProtocolName
+    protocol: ProtocolName = Field(description="Who holds data, and what leaves.")
     variant: Literal["plus", "paper"] = Field(
         default="plus", description='"paper" does what the paper says; "plus" answers better at the same guarantee.'
     )
@@ -155,7 +162,9 @@ class Study(Table):
         default="local", description="By default secure-sum for sdq, local for the others.", json_schema_extra={"default": None}
     )
     label: LabelSpec
-    feature: Annotated[tuple[FeatureSpec, ...], Items, Field(min_length=1, max_length=MAX_FEATURES)]
+    feature: Annotated[tuple[FeatureSpec, ...], Items, Field(min_length=1, max_length=MAX_FEATURES)] = Field(
+        description="A block [[feature]] for each column that may be asked about."
+    )
     privacy: Privacy
     participation: Participation
     data: Data | None = None

@@ -27,6 +27,11 @@ def _is_plain(text: str) -> bool:
     return not any(unicodedata.category(character) in _CONTROLS or character in _DIRECTIONS for character in text)
 
 
+def is_line(text: str) -> bool:
+    """Whether a text can stand in a study where a `Line` is due."""
+    return len(text) <= MAX_TEXT and _is_plain(text) and bool(text.strip())
+
+
 def _plain_line(text: str) -> str:
     if not _is_plain(text) or not text.strip():
         raise PydanticCustomError("plain_text", "must be a line of text without control characters")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shoal.privacy.events import Event
-from shoal.study.label import Release
+from shoal.study.parts import Release
 from shoal.study.price_people import n_weights
 from shoal.study.spec import Study
 

@@ -57,7 +57,7 @@ def test_counts_the_rows_that_fit(tmp_path: Path, capsys: pytest.CaptureFixture[
     data = tmp_path / "rows.csv"
     data.write_text("patient,age,ward,nights,lives_alone,readmitted\n" + "p,30,surgery,2,no,yes\n" * 5)
     check(write(tmp_path, "sdq"), data=str(data))
-    assert "rows.csv: 2 rows fit the study, 3 more are left out by the limit per person" in capsys.readouterr().out
+    assert "rows.csv: 2 rows fit the study; left out by the limit per person: 3 more" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -84,6 +84,49 @@ def test_data_that_does_not_fit_is_refused_without_its_value(
     assert capsys.readouterr().out == ""
 
 
+def test_rows_are_numbered_as_in_the_file_where_some_are_left_out(tmp_path: Path) -> None:
+    data = tmp_path / "rows.csv"
+    data.write_text("patient,age,ward,nights,lives_alone,readmitted\n" + "p,30,surgery,2,no,yes\n" * 5 + "q,30,surgery,2,no,x7771\n")
+    with pytest.raises(ShoalError) as error:
+        check(write(tmp_path, "sdq"), data=str(data))
+    assert "row 6 has" in error.value.what
+
+
+@pytest.mark.parametrize("text", ["39,State-gov,SECRET\n50,Private,FLU\n", "39;State-gov;SECRET\n", "39,SECRET,39\n", "\x1b[2JSECRET,b\n"])
+def test_a_table_without_names_of_columns_is_not_repeated(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rows.csv").write_text(text)
+    assert run(["check", str(write(tmp_path)), "--data", str(tmp_path / "rows.csv")]) == 3
+    error = capsys.readouterr().err
+    assert not any(word in error for word in ("SECRET", "State-gov", "39", "\x1b"))
+
+
+def test_one_row_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rows.csv").write_text("hours_watched,homework_mean,forum_posts,country,passed\n10,50,3,DE,no\n")
+    check(write(tmp_path), data=str(tmp_path / "rows.csv"))
+    assert "rows.csv: 1 row fits the study\n" in capsys.readouterr().out
+
+
+def test_hopeless_and_finished_studies_are_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edits = ("minimum = 2000", "minimum = 1"), ("size = 20000", "size = 1"), ("closes = 2031", "closes = 2001")
+    check(write(tmp_path, "anonml", *edits))
+    printed = capsys.readouterr().out
+    assert printed.count("WARNING   ") == 2 and "is 2.25" in printed and "closed on 2001-01-31 12:00 UTC" in printed
+    check(write(tmp_path, "anonml", *edits), json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert len(told["warnings"]) == 2 and told["label"]["closes"] == "2001-01-31T12:00:00+00:00"
+
+
+def test_paths_are_safe_to_print_and_to_paste(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = tmp_path / "a b; rm -rf x\x1b[31m"
+    home.mkdir()
+    path = write(home)
+    (home / "rows.csv").write_text("hours_watched,homework_mean,forum_posts,country,passed\n")
+    check(path, data=str(home / "rows.csv"))
+    check(path)
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed and "next      shoal check $'" in printed and "rm -rf x\\x1b[31m/study.toml' --data FILE" in printed
+
+
 def test_what_cannot_be_priced_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, "ddml", ("[ddml]", '[queries]\nfeatures = ["hour"]\nn_queries = 1\nepsilon_release = 1.0\n[ddml]'))
     assert run(["check", str(path)]) == 3
@@ -98,3 +141,4 @@ def test_exit_codes_and_json_errors(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run(["check", str(tmp_path / "none.toml")]) == 3
     assert run(["check", str(write(tmp_path)), "--data", str(tmp_path / "none.csv")]) == 3
     assert run(["check", str(write(tmp_path))]) == 0
+    assert run(["check", "--study", str(write(tmp_path))]) == 2

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from shoal.cli import new as command
 from shoal.cli.check import check
@@ -55,6 +58,34 @@ def test_an_empty_directory_may_be_filled(tmp_path: Path) -> None:
     assert (tmp_path / "s/study.toml").exists()
 
 
+def test_here_may_be_filled_and_stays_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = tmp_path.stat().st_ino
+    new(Path(), protocol="ddml")
+    assert tmp_path.stat().st_ino == before and sorted(path.name for path in Path.cwd().iterdir()) == ["README.md", "data", "study.toml"]
+    with pytest.raises(ShoalError) as error:
+        new(Path(), protocol="ddml")
+    assert error.value.code == "NEW-001" and ". is already there" in error.value.what
+
+
+@pytest.mark.parametrize("name", ["a b; rm -rf x", "it's", "a\x1b[31m", "-y"])
+def test_the_next_command_can_be_pasted(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    new(Path(name), protocol="sdq")
+    printed = capsys.readouterr().out
+    step = printed.rpartition("next      ")[2].partition(" && ")[0]
+    assert "\x1b" not in printed
+    assert subprocess.run(["bash", "-c", f"{step} && pwd"], capture_output=True, check=True).stdout.decode() == f"{tmp_path / name}\n"
+
+
+def test_the_fix_can_be_pasted(tmp_path: Path) -> None:
+    with pytest.raises(ShoalError) as error:
+        new(tmp_path / "a; b\x1b/c", protocol="sdq")
+    assert error.value.fix == f"mkdir -p -- $'{tmp_path}/a; b\\x1b'" and "\x1b" not in str(error.value)
+
+
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full/notes.txt").write_text("mine")
@@ -78,6 +109,24 @@ def test_a_failure_half_way_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
     with pytest.raises(ShoalError) as error:
         new(tmp_path / "s", protocol="anonml")
     assert error.value.code == "NEW-001" and "No space left" in error.value.what
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ShoalError):
+        new(tmp_path / "empty", protocol="anonml")
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_a_failure_in_the_last_step_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename = Path.rename
+
+    def failing(self: Path, target: Path) -> Path:
+        if self.name == "study.toml" and target.parent == tmp_path:
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(ShoalError):
+        new(tmp_path, protocol="anonml")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -121,13 +170,31 @@ class TestFrom:
             "a,y\n1,x\n2,x\n",
             "a,y\n1,\x1b\n2,x\n",
             "a\x1b,y\n1,x\n2,z\n",
+            'a,c,y\n1,"SECRET\nDIAG",no\n2,v,yes\n',
+            "a,c,y\n1,u,SECRET\x1b\n" * 3,
+            "39,SECRET,y\n" + "40,u,no\n50,v,yes\n" * 5,
+            "a,y\n",
             "",
         ],
     )
     def test_refuses_tables_that_make_no_study(self, text: str, tmp_path: Path) -> None:
-        with pytest.raises(ShoalError):
-            new(tmp_path / "s", protocol="anonml", from_=self.write(tmp_path, text))
+        for protocol in PROTOCOLS:
+            with pytest.raises(ShoalError) as error:
+                new(tmp_path / "s", protocol=protocol, from_=self.write(tmp_path, text))  # type: ignore[arg-type]
+            assert "SECRET" not in str(error.value) and "study.toml" not in str(error.value)
         assert not (tmp_path / "s").exists()
+
+    @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+    def test_spaces_around_names_and_values_do_no_harm(self, suffix: str, tmp_path: Path) -> None:
+        source = tmp_path / f"rows{suffix}"
+        if suffix == ".csv":
+            source.write_text('" a ",c,y\n' + '1," u",no \n2,"v ", yes\n' * 9)
+        else:
+            parquet.write_table(pa.table({" a ": [1, 2] * 9, "c": [" u", "v "] * 9, "y": ["no ", " yes"] * 9}), source)
+        new(tmp_path / "s", protocol="anonml", from_=str(source))
+        for data in (source, tmp_path / "s/data/example.csv"):
+            check(tmp_path / "s/study.toml", data=str(data))
+        assert load(tmp_path / "s/study.toml").label.values == ("no", "yes")
 
 
 def test_the_command_is_known_to_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

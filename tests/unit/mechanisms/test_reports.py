@@ -112,10 +112,11 @@ def test_the_scope_of_the_claim_is_kept(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("cardinality", [1, 0, -4, MAX_CARDINALITY + 1, 4.0, True])
+@pytest.mark.parametrize("cardinality", [1, 0, -4, MAX_CARDINALITY + 1, 4.0, True, "3"])
 def test_bad_cardinality_is_refused(kind, cardinality):
-    with pytest.raises(MechanismError, match=f"MECH-001  cardinality = {cardinality}"):
+    with pytest.raises(MechanismError, match=f"MECH-001  cardinality = {cardinality}") as error:
         kind(1.0, cardinality)
+    assert ("coarser" in error.value.fix) is (cardinality == MAX_CARDINALITY + 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,12 +6,15 @@ import html.parser
 import json
 import math
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
 from shoal.errors import SpecError
 from shoal.privacy.events import LOCAL_PERSON, Event, Relation, Scope, Unit
-from shoal.study.label import COLUMNS, SIMULATED, Amplified, BudgetLine, Release, Statement, clean, width, wrap
+from shoal.study.label import COLUMNS, SIMULATED, Statement
+from shoal.study.parts import Amplified, BudgetLine, Release
+from shoal.study.typeset import clean, width, wrap
 
 
 def bit(epsilon: float = 2.0, scope: Scope = LOCAL_PERSON, delta: float = 0.0) -> Event:
@@ -97,6 +100,13 @@ def test_what_is_absent_is_not_printed():
     text = read(statement(trust="by post"))
     assert "anonml, by post Leaves" in text
     assert not any(word in text for word in ("digest", "bytes", "Your limit", "Not covered", "In a crowd", "paper"))
+
+
+def test_the_closing_time_is_in_all_views():
+    label = statement(closes=datetime(2031, 1, 31, 12, tzinfo=UTC))
+    assert "Closes 2031-01-31 12:00 UTC" in read(label) and "2031-01-31 12:00 UTC" in Page(label.to_html()).shown
+    assert label.to_dict()["closes"] == "2031-01-31T12:00:00+00:00"
+    assert "Closes" not in read(statement()) and statement().to_dict()["closes"] is None
 
 
 def test_a_simulation_says_so_in_all_views():

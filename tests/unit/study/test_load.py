@@ -70,7 +70,16 @@ def test_the_worked_example_of_an_error() -> None:
         ("closes = 2031-01-31T12:00:00Z", "closes = 2031-01-31", "SPEC-012", "closes = 2031-01-31 must be a date and time", "closes: When"),
         ("north = [", '"\\u202e" = [', "SPEC-013", "must be plain text", "groups"),
         ('name = "country"', 'name = "country"\nkind = 1', "SPEC-010", '[[feature]] number 4 has no key "kind"', "may have: name, range"),
-        ("[label]", "[[label]]", "SPEC-012", "label = (a list of 1) must be a table, not a list", None),
+        ("[label]", "[[label]]", "SPEC-012", "label = (a list of 1) must be a table, not a list", "[label] on a line"),
+        ("[label]", "label = 64.1\n[labels]", "SPEC-012", "label = 64.1 must be a table, not a number", "[label] on a line"),
+        ("epsilon = 2.0", "epsilon = 2031-01-31", "SPEC-012", "epsilon = 2031-01-31 must be a number, not a date.", "epsilon: The whole"),
+        ("size = 20000", "size = 12:00:00", "SPEC-012", "not a time.", "size: Declared size"),
+        ('protocol = "anonml"', 'protocol = "x"', "SPEC-013", 'protocol = "x" must be', 'protocol = "anonml" or protocol = "ddml"'),
+        ('variant = "plus"', 'variant = "漢字"', "SPEC-013", 'variant = "漢字" must be', 'variant = "plus" or variant = "paper"'),
+        ('variant = "plus"', 'variant = "\\u202e"', "SPEC-013", 'variant = "\\u202e" must be', 'variant = "plus"'),
+        ('title = "Who finishes the course?"', 'title = ""', "SPEC-013", 'title = "" must be', "title: One line"),
+        ("closes = 2031-01-31T12:00:00Z", "closes = 0001-01-01T00:00:00+14:00", "SPEC-013", "years 1 to 9999 in UTC", "closes: When"),
+        ("closes = 2031-01-31T12:00:00Z", "closes = 9999-12-31T23:59:00-14:00", "SPEC-013", "years 1 to 9999 in UTC", "closes: When"),
         ('trust = "local"', 'trust = "secure-sum"', "SPEC-020", 'cannot be run with trust = "secure-sum"', 'trust = "local"'),
     ],
 )
@@ -153,6 +162,14 @@ class TestFiles:
         with pytest.raises(SpecError) as error:
             load(tmp_path / "study.toml")
         assert error.value.code == "SPEC-001" and "study.toml:2" in error.value.what
+
+    def test_a_name_that_moves_the_cursor_is_escaped(self, tmp_path: Path) -> None:
+        path = tmp_path / "e\x1b[31m.toml"
+        for content in (b"title = 7", b"\xff", b"#" * (MAX_BYTES + 1), b"a = " + b"[" * 100_000, None):
+            path.write_bytes(content) if content is not None else path.unlink()
+            with pytest.raises(SpecError) as error:
+                load(path)
+            assert "\x1b" not in str(error.value) and "e\\x1b[31m.toml" in str(error.value)
 
     def test_refuses_large_files(self, tmp_path: Path) -> None:
         (tmp_path / "study.toml").write_bytes(b"#" * (MAX_BYTES + 1))

@@ -193,3 +193,6 @@ def test_refuses_any_other_form_of_the_same_content() -> None:
         assert error.value.code == "MANIFEST-001"
     with pytest.raises(ShoalError):
         Manifest.from_bytes(codec.dumps({**content(), "study": {**study, "participation": {**late, "closes": "soon"}}}))
+    for moment in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:00-14:00"):
+        with pytest.raises(SpecError, match="years 1 to 9999"):
+            Manifest.from_bytes(codec.dumps({**content(), "study": {**study, "participation": {**late, "closes": moment}}}))

@@ -11,8 +11,8 @@ from shoal.errors import SpecError
 from shoal.mechanisms.calibrate import best
 from shoal.privacy.events import LOCAL_PERSON, Relation, Unit
 from shoal.privacy.shuffle import amplify
-from shoal.study.label import BudgetLine
 from shoal.study.load import parse
+from shoal.study.parts import BudgetLine
 from shoal.study.plan import Plan, make_plan
 from shoal.study.price_people import n_weights, paper_total
 from shoal.study.spec import Study
@@ -278,6 +278,16 @@ def test_a_budget_too_small_for_its_parts_is_refused() -> None:
 def test_the_label_shows_the_budget_and_the_digest() -> None:
     label = make_plan(study("anonml")).statement(BudgetLine(4.0, 1.3, 2.5, "a year"), digest="7f3a-91c2-0be4")
     assert "7f3a-91c2-0be4" in str(label) and "epsilon 4.0 a year" in str(label)
+
+
+def test_the_label_says_when_the_study_closes() -> None:
+    assert "2031-01-31 12:00 UTC" in str(make_plan(parse(study_text("anonml"))).statement())
+    assert make_plan(study("anonml")).statement().closes is None
+
+
+def test_a_forecast_says_which_error_it_is() -> None:
+    [forecast, *_] = make_plan(study("anonml", participation={"minimum": 1, "size": 1})).forecasts
+    assert forecast.what.startswith("root mean square error (L2) of the shares in a table of") and "from 1 answer (" in forecast.what
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

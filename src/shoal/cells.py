@@ -1,0 +1,104 @@
+"""What a cell of a table says: a text, a number, or nothing.
+
+A text is compared as it stands, but for spaces around it: "3.0" in a file is not "3", for it may be a version or a code. A float that is
+whole reads as an integer, because dataframes turn 3 into 3.0 where another value of the column is missing.
+
+An error about cells names the column and the row, and never repeats a cell, which is private.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.errors import SpecError
+from shoal.names import counted
+
+Column = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+
+# Python does not write out integers of thousands of digits.
+_MOST_BITS = 4096
+_BYTES = (bytes, bytearray, memoryview)
+
+
+def cell_text(value: Any) -> str | None:
+    """A cell as a category's text; None where it is missing.
+
+    Examples
+    --------
+    >>> cell_text(" u "), cell_text(3.0), cell_text("3.0"), cell_text(float("nan")), cell_text(" ")
+    ('u', '3', '3.0', None, None)
+    """
+    if value is None or value is np.ma.masked or type(value).__name__ in ("NAType", "NaTType"):
+        return None
+    if isinstance(value, (float, np.floating)):
+        if math.isnan(value):
+            return None
+        return str(int(value)) if float(value).is_integer() else str(value)
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return hex(value)
+    return str(value).strip() or None
+
+
+def as_column(name: str, cells: object) -> Column:
+    """The cells of a column as an array of one dimension; masked ones become None."""
+    if isinstance(cells, np.ma.MaskedArray):
+        known = np.ma.getdata(cells).astype(object)
+        known[np.ma.getmaskarray(cells)] = None
+        cells = known
+    if not isinstance(cells, np.ndarray):
+        if not isinstance(cells, Iterable) or isinstance(cells, (str, bytes)):
+            raise SpecError("DATA-007", f"{name}: the column is not a list of cells.", fix="Give a list or an array, one cell per row.")
+        listed = list(cells)
+        # np.array would take cells that are lists themselves for further dimensions.
+        cells = np.fromiter(listed, object, len(listed))
+    if cells.ndim != 1:
+        raise SpecError("DATA-007", f"{name}: the column has {cells.ndim} dimensions.", fix="Give one cell per row.")
+    return cells
+
+
+def to_texts(name: str, column: Column) -> list[str | None]:
+    """The cells as texts. Bytes are none: how they are to be read is not for a reader to guess."""
+    raw = np.array([isinstance(value, _BYTES) for value in column], bool)
+    if raw.any():
+        raise SpecError(
+            "DATA-003", f"{name}: {where(raw)} raw bytes, not text.", why="No list of values has bytes in it.", fix="Store it as text."
+        )
+    return [cell_text(value) for value in column]
+
+
+def to_numbers(name: str, column: Column) -> npt.NDArray[np.float64]:
+    """The cells as numbers; NaN where one is missing."""
+    if column.dtype.kind in "biuf":
+        numbers = column.astype(np.float64)
+        strange = np.isinf(numbers)
+    else:
+        read = [to_number(value) for value in column]
+        numbers = np.array([math.nan if number is None else number for number in read], np.float64)
+        strange = np.array([number is None for number in read], bool)
+    if strange.any():
+        raise SpecError("DATA-004", f"{name}: {where(strange)} not a finite number.", fix="Correct the rows, or leave the cell empty.")
+    return numbers
+
+
+def to_number(value: Any) -> float | None:
+    """A cell as a finite number, NaN where it is missing, None where it is no number: the one definition of a number in a table."""
+    # Python reads 1_000 as a thousand, and bytes as text; in a table both are slips of the pen. NumPy would drop an imaginary part.
+    if isinstance(value, (*_BYTES, complex, np.complexfloating)) or (isinstance(value, str) and "_" in value):
+        return None
+    try:
+        number = math.nan if cell_text(value) is None else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return None if math.isinf(number) else number
+
+
+def where(mask: Mask) -> str:
+    """Where a fault is, without the value: "row 17 has a value that is" or "3 rows, the first of them row 17, have values that are"."""
+    first, n = int(np.flatnonzero(mask)[0]) + 1, int(mask.sum())
+    return f"row {first} has a value that is" if n == 1 else f"{counted(n, 'row')}, the first of them row {first}, have values that are"

@@ -1,0 +1,231 @@
+"""Numbers with a public range and categories with a public list of values: what may be declared, and how cells become positions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.cells import as_column, to_numbers, to_texts, where
+from shoal.errors import SpecError
+from shoal.names import counted
+
+Outside = Literal["error", "clip"]
+
+MAX_CATEGORIES = 10_000
+MAX_NAME = 200
+
+
+def is_name(name: object) -> bool:
+    """Whether a text can name a feature: short, printable, and without spaces around it."""
+    return _is_value(name) and len(str(name)) <= MAX_NAME and str(name).isprintable()
+
+
+@dataclass(frozen=True)
+class Numeric:
+    """A number in a public range.
+
+    Parameters
+    ----------
+    name
+        Name of the column.
+    low, high
+        Public range; a value outside it is an error (or is clipped, in prediction).
+    bins
+        Public cut points inside the range; None lets the protocol choose, privately and charged.
+    missing
+        Whether values may be missing. They get a category of their own; declare False to save it.
+
+    Examples
+    --------
+    >>> Numeric("age", 17, 90, bins=[30, 45, 60]).cut(np.array([17.0, 30.0, 31.0, np.nan]))
+    array([0, 0, 1, 4])
+    """
+
+    name: str
+    low: float
+    high: float
+    bins: Sequence[float] | None = None
+    missing: bool = True
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        if not (_is_number(self.low) and _is_number(self.high) and self.low < self.high and _is_number(float(self.high) - float(self.low))):
+            raise SpecError(
+                "SCHEMA-002",
+                f"{self.name}: the range from {self.low!r} to {self.high!r} is not a range of numbers.",
+                fix="Give two finite numbers, the smaller one first.",
+            )
+        if self.bins is None:
+            return
+        cuts = listed(self.bins)
+        if cuts is None:
+            raise SpecError(
+                "SCHEMA-003", f"{self.name}: the cut points {self.bins!a:.60} are not a list.", fix="Give a list: bins=[0.5, 2]"
+            )
+        object.__setattr__(self, "bins", cuts)
+        if not all(_is_number(cut) and self.low <= cut < self.high for cut in cuts) or list(cuts) != sorted(set(cuts)):
+            raise SpecError(
+                "SCHEMA-003",
+                f"{self.name}: the cut points {list(cuts)!r} do not cut the range [{self.low}, {self.high}].",
+                fix="Give rising numbers, each at least the lowest value and below the highest.",
+            )
+
+    @property
+    def n_bins(self) -> int | None:
+        """Cells of the declared bins, the one for missing values included; None where none are declared."""
+        return None if self.bins is None else len(self.bins) + 1 + self.missing
+
+    def encode(self, column: npt.NDArray[Any], outside: Outside = "error") -> npt.NDArray[np.float64]:
+        """The column as floats; missing values become NaN."""
+        numbers = to_numbers(self.name, as_column(self.name, column))
+        if not self.missing and np.isnan(numbers).any():
+            raise _missing_error(self.name, np.isnan(numbers))
+        strange = (numbers < self.low) | (numbers > self.high)
+        if outside == "clip":
+            return np.clip(numbers, self.low, self.high)
+        if strange.any():
+            raise SpecError(
+                "DATA-002",
+                f"{self.name}: {where(strange)} outside the declared range [{self.low}, {self.high}].",
+                why="The range is public and fixed by the study; a value outside it would break the guarantee.",
+                fix="Correct or remove the rows, or ask the analyst for a wider range.",
+            )
+        return numbers
+
+    def cut(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        """Bin of each encoded number: how many cut points lie below it; missing values come last."""
+        cuts = np.asarray(self.bins or (), np.float64)
+        return np.where(np.isnan(numbers), cuts.size + 1, np.searchsorted(cuts, numbers, side="left"))
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """One of a public list of values.
+
+    Parameters
+    ----------
+    name
+        Name of the column.
+    values
+        All values, as text.
+    groups
+        Public grouping: name of the group -> its values. Every value belongs to exactly one group.
+    missing
+        Whether values may be missing. They get a category of their own; declare False to save it.
+
+    Examples
+    --------
+    >>> Categorical("sex", ["Female", "Male"]).encode(np.array(["Male", "Female", ""], object))
+    array([ 1,  0, -1])
+    """
+
+    name: str
+    values: Sequence[str]
+    groups: Mapping[str, Sequence[str]] | None = None
+    missing: bool = True
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        values = listed(self.values)
+        if values is None or not all(_is_value(value) for value in values) or not 2 <= len(set(values)) == len(values):
+            declared = "the declared values" if values is None else f"the {counted(len(values), 'declared value')}"
+            raise SpecError(
+                "SCHEMA-004",
+                f"{self.name}: {declared} should be a list of two or more different, non-empty texts without spaces around them.",
+                fix='List every value once, in quotes: ["no", "yes"]',
+            )
+        object.__setattr__(self, "values", values)
+        if len(values) > MAX_CATEGORIES:
+            raise SpecError("SCHEMA-004", f"{self.name}: {len(values):,} values; at most {MAX_CATEGORIES:,} are supported.")
+        if self.groups is not None:
+            self._check_groups(self.groups)
+
+    def _check_groups(self, groups: object) -> None:
+        if not isinstance(groups, Mapping):
+            fix = 'Give a mapping: groups={"north": ["NO"], "south": ["ES", "IT"]}'
+            raise SpecError("SCHEMA-005", f"{self.name}: the groups are not a mapping of names to values.", fix=fix)
+        members_of = {str(name): listed(members) or () for name, members in groups.items()}
+        grouped = [repr(value) for members in members_of.values() for value in members]
+        declared = [repr(value) for value in self.values]
+        if len(members_of) < 2 or not all(members_of.values()) or sorted(grouped) != sorted(declared):
+            raise SpecError(
+                "SCHEMA-005",
+                f"{self.name}: the groups {sorted(members_of)} do not divide the declared values among them.",
+                why=f"Groups: {len(groups)}. Declared values: {len(declared)}. Of these in a group: {len(set(grouped) & set(declared))}.",
+                fix="Name every declared value in exactly one of two or more groups.",
+            )
+        object.__setattr__(self, "groups", members_of)
+
+    def __hash__(self) -> int:
+        return hash((self.name, tuple(self.values), self.missing))
+
+    @property
+    def n_bins(self) -> int:
+        """Cells: groups where they are declared, else values; the one for missing values included."""
+        return len(self.groups if self.groups is not None else self.values) + self.missing
+
+    def encode(self, column: npt.NDArray[Any], outside: Outside = "error") -> npt.NDArray[np.int64]:
+        """Positions in `values`; -1 for missing, and for unseen values where they are clipped."""
+        texts = to_texts(self.name, as_column(self.name, column))
+        position: dict[str | None, int] = {value: i for i, value in enumerate(self.values)}
+        unseen = np.array([text is not None and text not in position for text in texts], bool)
+        if outside == "error" and unseen.any():
+            raise SpecError(
+                "DATA-003",
+                f"{self.name}: {where(unseen)} not among the {len(self.values)} declared ones.",
+                why="The list of values is public and fixed by the study; the value itself is private and not repeated here.",
+                fix="Correct the rows, or ask the analyst to declare the value.",
+            )
+        codes = np.array([position.get(text, -1) for text in texts], np.int64)
+        if outside == "error" and not self.missing and (codes < 0).any():
+            raise _missing_error(self.name, codes < 0)
+        return codes
+
+    def cut(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Bin of each encoded value: its group, or itself; missing values come last."""
+        home = np.arange(len(self.values))
+        if self.groups is not None:
+            group_of = {value: i for i, members in enumerate(self.groups.values()) for value in members}
+            home = np.array([group_of[value] for value in self.values])
+        n_known = len(self.groups if self.groups is not None else self.values)
+        return np.where(codes < 0, n_known, home[codes])
+
+
+Feature = Numeric | Categorical
+
+
+def _check_name(name: str) -> None:
+    if not is_name(name):
+        raise SpecError("SCHEMA-001", f"{name!a:.60} cannot name a feature.", fix="Use a short, printable text without spaces around it.")
+
+
+def _is_number(value: object) -> bool:
+    if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _is_value(value: object) -> bool:
+    return isinstance(value, str) and value != "" and value == value.strip()
+
+
+def listed(items: object) -> tuple[Any, ...] | None:
+    """A declared list as a tuple; None for what is no list, or has no order: everyone must number values alike."""
+    return tuple(items) if isinstance(items, Iterable) and not isinstance(items, (str, bytes, Set)) else None
+
+
+def _missing_error(name: str, gone: npt.NDArray[np.bool_]) -> SpecError:
+    return SpecError(
+        "DATA-005",
+        f"{name}: {where(gone)} missing.",
+        why="The study declares that this column is always known.",
+        fix="Fill in or remove the rows, or ask the analyst to allow missing values.",
+    )

@@ -1,0 +1,44 @@
+"""What a reader of a study has to be told loudly: that too few take part to learn anything, or that it is over."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from shoal.names import counted
+from shoal.privacy.rounding import show
+from shoal.study.plan import Plan
+from shoal.study.price_people import forecast_anonml
+from shoal.study.typeset import moment
+
+
+def doubts(plan: Plan, now: datetime) -> tuple[str, ...]:
+    """Sentences with figures; none where all is well. A study in doubt has a price all the same.
+
+    Parameters
+    ----------
+    plan
+        The study with its forecasts.
+    now
+        The present moment, in UTC.
+    """
+    return (*_hopeless(plan), *_over(plan, now))
+
+
+def _hopeless(plan: Plan) -> list[str]:
+    """For anonml at the minimum, which may be all who answer; the minimum of the others counts databases, not rows."""
+    asked, forecasts, whose = plan.study.participation, plan.forecasts, "At the declared size"
+    if plan.study.protocol == "anonml":
+        forecasts = tuple(forecast_anonml(plan.study, asked.minimum))
+        whose = f"At the minimum of {counted(asked.minimum, 'participant')}"
+    worst = max(forecasts, key=lambda forecast: forecast.value / forecast.useless_from, default=None)
+    if worst is None or worst.value < worst.useless_from:
+        return []
+    figures = f"{worst.what} is {show(worst.value, 3)}; a result is of use below {show(worst.useless_from, 3)}"
+    return [f"{whose} most of the result is noise: {figures}. Ask for more participants, or for a larger epsilon."]
+
+
+def _over(plan: Plan, now: datetime) -> list[str]:
+    closes = plan.study.participation.closes
+    if closes is None or closes > now:
+        return []
+    return [f"The study closed on {moment(closes)}, {counted((now - closes).days, 'day')} ago: nobody can join it any more."]

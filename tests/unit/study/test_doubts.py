@@ -1,0 +1,58 @@
+"""Loud warnings: too few to learn from, or too late to join. Each with a figure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from shoal.study.doubts import doubts
+from shoal.study.load import parse
+from shoal.study.plan import make_plan
+from shoal.study.templates import PROTOCOLS, study_text
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def doubted(protocol: str, *edits: tuple[str, str], now: datetime = NOW) -> tuple[str, ...]:
+    text = study_text(protocol)
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new, 1)
+    return doubts(make_plan(parse(text)), now)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_starter_studies_are_beyond_doubt(protocol: str) -> None:
+    assert doubted(protocol) == ()
+
+
+def test_too_few_people_are_doubted_with_the_error() -> None:
+    [doubt] = doubted("anonml", ("minimum = 2000", "minimum = 1"), ("size = 20000", "size = 1"))
+    assert "minimum of 1 participant most" in doubt and "from 1 answer (" in doubt and "is 2.25; a result is of use below 0.5" in doubt
+
+
+def test_the_minimum_counts_because_it_may_be_all_who_come() -> None:
+    [doubt] = doubted("anonml", ("minimum = 2000", "minimum = 20"))
+    assert "20 participants" in doubt and "from 5 answers" in doubt
+
+
+PAPER = ('variant = "plus"', 'variant = "paper"'), ("[privacy]", "[anonml]\nn_partitions = 2\nn_subsets = 1\nsubset_size = 2\n[privacy]")
+
+
+def test_the_papers_variant_is_forecast_alike() -> None:
+    assert doubted("anonml", *PAPER) == ()
+    assert len(doubted("anonml", *PAPER, ("minimum = 2000", "minimum = 4"))) == 1
+
+
+@pytest.mark.parametrize(("protocol", "size"), [("sdq", "size = 20000"), ("pfds", "size = 40000")])
+def test_too_few_rows_are_doubted(protocol: str, size: str) -> None:
+    [doubt] = doubted(protocol, (size, "size = 25"))
+    assert "At the declared size" in doubt and "a result is of use below" in doubt
+
+
+def test_a_study_that_is_over_is_doubted() -> None:
+    closes = datetime(2031, 1, 31, 12, tzinfo=UTC)
+    assert doubted("anonml", now=closes.replace(hour=11)) == ()
+    assert doubted("anonml", now=closes) == ("The study closed on 2031-01-31 12:00 UTC, 0 days ago: nobody can join it any more.",)
+    assert "1 day ago" in doubted("anonml", now=closes.replace(month=2, day=1))[0]

@@ -1,0 +1,166 @@
+"""Features: what may be declared, and how cells become numbers and positions."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from shoal.errors import ShoalError, SpecError
+from shoal.features import Categorical, Numeric
+
+
+def code(error: pytest.ExceptionInfo[ShoalError]) -> str:
+    return error.value.code
+
+
+def cells(*values: Any) -> np.ndarray:
+    return np.fromiter(values, object, len(values))
+
+
+class TestNumeric:
+    @pytest.mark.parametrize(
+        ("low", "high"),
+        [(1, 1), (2, 1), (0, float("inf")), (float("nan"), 1), ("0", 1), (True, 2), (0, 10**400), (-1e308, 1e308), (None, 1)],
+    )
+    def test_refuses_what_is_no_range(self, low: Any, high: Any) -> None:
+        with pytest.raises(SpecError) as error:
+            Numeric("age", low, high)
+        assert code(error) == "SCHEMA-002"
+
+    @pytest.mark.parametrize("bins", [[5, 3], [3, 3], [-1], [10], ["3"], [float("nan")], 5, "357", {3.0}, [10**400], [None]])
+    def test_refuses_cuts_that_do_not_cut(self, bins: Any) -> None:
+        with pytest.raises(SpecError) as error:
+            Numeric("age", 0, 10, bins=bins)
+        assert code(error) == "SCHEMA-003"
+
+    @pytest.mark.parametrize("bins", ["0.5", 0.5, {0.5}])
+    def test_says_so_where_the_cuts_are_no_list(self, bins: Any) -> None:
+        with pytest.raises(SpecError) as error:
+            Numeric("age", 0, 10, bins=bins)
+        assert f"the cut points {bins!r} are not a list" in error.value.what
+
+    def test_accepts_numpy_numbers_and_a_cut_at_the_lowest_value(self) -> None:
+        assert Numeric("age", np.int64(0), np.float32(10), bins=(0, 5)).n_bins == 4
+
+    def test_counts_bins_with_the_one_for_missing_values(self) -> None:
+        assert Numeric("age", 0, 10).n_bins is None
+        assert Numeric("age", 0, 10, bins=[5]).n_bins == 3
+        assert Numeric("age", 0, 10, bins=[5], missing=False).n_bins == 2
+        assert Numeric("age", 0, 10, bins=[]).n_bins == 2
+
+    def test_cut_puts_a_cut_point_into_the_lower_bin_and_missing_last(self) -> None:
+        assert Numeric("age", 0, 10, bins=[3, 5]).cut(np.array([0, 3, 3.1, 5, 10, np.nan])).tolist() == [0, 0, 1, 1, 2, 3]
+
+    def test_reads_what_tables_hold(self) -> None:
+        column = cells("3", " 4 ", 5, 6.5, Decimal("7"), None, "", float("nan"), pd.NA, np.int8(1))
+        encoded = Numeric("age", 0, 10).encode(column)
+        assert encoded[[0, 1, 2, 3, 4, 9]].tolist() == [3, 4, 5, 6.5, 7, 1]
+        assert np.isnan(encoded[5:9]).all()
+
+    @pytest.mark.parametrize(
+        "cell", ["xyzzy", "1_000", [1], "1,5", 10**400, complex(1, 1), pd.Timestamp("2020-01-01"), "infinity", float("-inf"), b"5"]
+    )
+    def test_names_the_row_of_a_cell_that_is_no_number_but_not_the_cell(self, cell: Any) -> None:
+        with pytest.raises(SpecError) as error:
+            Numeric("age", 0, 10).encode(cells("3", cell))
+        assert code(error) == "DATA-004"
+        assert "row 2" in error.value.what
+        assert str(cell)[:99] not in str(error.value)
+
+    def test_refuses_a_value_outside_the_range_without_repeating_it(self) -> None:
+        with pytest.raises(SpecError) as error:
+            Numeric("age", 0, 10).encode(np.array([3.0, 77.0, 88.0]))
+        assert code(error) == "DATA-002"
+        assert "2 rows, the first of them row 2" in error.value.what
+        assert "77" not in str(error.value) and "88" not in str(error.value)
+
+    def test_clips_in_prediction(self) -> None:
+        assert Numeric("age", 0, 10).encode(np.array([-3.0, 77.0]), outside="clip").tolist() == [0, 10]
+
+    def test_refuses_missing_values_where_none_may_be(self) -> None:
+        with pytest.raises(SpecError) as error:
+            Numeric("age", 0, 10, missing=False).encode(cells("1", None, ""))
+        assert code(error) == "DATA-005"
+
+
+class TestCategorical:
+    @pytest.mark.parametrize("values", [[], ["a"], ["a", "a"], ["a", ""], ["a", 3], "ab", None, 7, [["a"], ["b"]], {"a", "b"}, ["a", "b "]])
+    def test_refuses_what_are_no_values(self, values: Any) -> None:
+        with pytest.raises(SpecError) as error:
+            Categorical("sex", values)
+        assert code(error) == "SCHEMA-004"
+
+    def test_counts_one_value_as_one(self) -> None:
+        with pytest.raises(SpecError) as error:
+            Categorical("sex", ["f"])
+        assert "the 1 declared value should be" in error.value.what
+
+    def test_refuses_more_values_than_can_be_handled(self) -> None:
+        with pytest.raises(SpecError) as error:
+            Categorical("id", [str(i) for i in range(10_001)])
+        assert code(error) == "SCHEMA-004"
+
+    @pytest.mark.parametrize(
+        "groups",
+        [
+            {"all": ["a", "b", "c"]},
+            {"x": ["a"], "y": ["b"]},
+            {"x": ["a", "b"], "y": ["b", "c"]},
+            {"x": ["a", "b", "c"], "y": []},
+            {"x": "ab", "y": ["c"]},
+            {"x": ["a", "b"], "y": [3]},
+            {"x": 3, "y": ["a"]},
+            {"x": {"a", "b"}, "y": ["c"]},
+            [("x", ["a"]), ("y", ["b", "c"])],
+            "xy",
+        ],
+    )
+    def test_refuses_groups_that_do_not_divide_the_values(self, groups: Any) -> None:
+        with pytest.raises(SpecError) as error:
+            Categorical("kind", ["a", "b", "c"], groups=groups)
+        assert code(error) == "SCHEMA-005"
+
+    def test_cuts_into_groups_with_missing_last(self) -> None:
+        kind = Categorical("kind", ["a", "b", "c"], groups={"x": ["a", "c"], "y": ["b"]})
+        assert kind.n_bins == 3
+        assert kind.cut(kind.encode(cells("a", "b", "c", None))).tolist() == [0, 1, 0, 2]
+
+    def test_takes_whole_floats_for_integers(self) -> None:
+        assert Categorical("grade", ["1", "2"]).encode(np.array([1.0, 2.0, np.nan])).tolist() == [0, 1, -1]
+
+    def test_refuses_an_unseen_value_without_repeating_it(self) -> None:
+        with pytest.raises(SpecError) as error:
+            Categorical("sex", ["f", "m"]).encode(cells("f", "secret"))
+        assert code(error) == "DATA-003"
+        assert "row 2" in error.value.what and "secret" not in str(error.value)
+
+    def test_raw_bytes_are_no_category(self) -> None:
+        for column in (cells("f", b"secret"), np.array([b"secret"])):
+            with pytest.raises(SpecError) as error:
+                Categorical("sex", ["f", "b'secret'"]).encode(column)
+            assert code(error) == "DATA-003" and "raw bytes, not text" in error.value.what and "secret" not in str(error.value)
+
+    def test_spaces_around_a_cell_do_not_count(self) -> None:
+        assert Categorical("sex", ["f", "m"]).encode(cells(" m", "f ", "  ")).tolist() == [1, 0, -1]
+
+    def test_text_stands_for_itself(self) -> None:
+        with pytest.raises(SpecError):
+            Categorical("grade", ["1", "2"]).encode(cells("1.0"))
+
+    def test_unseen_values_are_missing_in_prediction(self) -> None:
+        assert Categorical("sex", ["f", "m"]).encode(cells("f", "x"), outside="clip").tolist() == [0, -1]
+
+    def test_equal_declarations_are_equal_and_hash_alike(self) -> None:
+        first, second = (Categorical("k", ["a", "b"], groups={"x": ["a"], "y": ["b"]}) for _ in range(2))
+        assert first == second and hash(first) == hash(second)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 201, " a", "a\u200b", "a\nb", "\x1b[2J", None, 5])
+def test_a_feature_needs_a_usable_name(name: Any) -> None:
+    with pytest.raises(SpecError) as error:
+        Numeric(name, 0, 1)
+    assert code(error) == "SCHEMA-001"
