@@ -85,32 +85,32 @@ def structure(good: Path) -> list[int]:
 
 
 @given(changes=CHANGES)
-@hostile(200)
+@hostile(500)
 def test_changed_bytes(folder: Path, good: Path, changes: list[tuple[int, int]]) -> None:
     holds_or_says(folder, good, changed(good, changes, range(good.stat().st_size)))
 
 
 @given(changes=CHANGES)
-@hostile(200)
+@hostile(500)
 def test_changed_bytes_of_the_structure(folder: Path, good: Path, changes: list[tuple[int, int]]) -> None:
     holds_or_says(folder, good, changed(good, changes, structure(good)))
 
 
 @given(cut=st.integers(0, 10**9), tail=st.binary(max_size=50))
-@hostile(60)
+@hostile(150)
 def test_a_file_cut_short(folder: Path, good: Path, cut: int, tail: bytes) -> None:
     holds_or_says(folder, good, good.read_bytes()[: cut % good.stat().st_size] + tail)
 
 
 @given(bad=st.binary(max_size=300))
-@hostile(60)
+@hostile(150)
 def test_any_bytes_at_all(folder: Path, good: Path, bad: bytes) -> None:
     holds_or_says(folder, good, bad)
     holds_or_says(folder, good, b"SQLite format 3\0" + bad)
 
 
 @given(bad=st.binary(min_size=1, max_size=600))
-@hostile(60)
+@hostile(150)
 def test_any_journal_beside_it(folder: Path, good: Path, bad: bytes) -> None:
     path = folder / "bad.db"
     shutil.copyfile(good, path)
