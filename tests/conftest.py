@@ -6,9 +6,14 @@ import os
 import zlib
 
 import pytest
+from hypothesis import settings
 
 from shoal.entropy import SeededEntropy, SystemEntropy
 from statistical.harness import BUDGET
+
+# Examples are the same at every push and fresh with SHOAL_FRESH_SEEDS=1; no test asserts a time.
+settings.register_profile("shoal", deadline=None, derandomize=not os.environ.get("SHOAL_FRESH_SEEDS"), print_blob=True)
+settings.load_profile("shoal")
 
 
 def pytest_configure(config: pytest.Config) -> None:
