@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,9 @@ MAX_EPSILON = 64.0
 MAX_VALUE = 1 << 52
 
 
+@runtime_checkable
 class Mechanism(Protocol):
-    """A randomised release whose cost is known before it is run."""
+    """A randomised release of counts or of a person's cell, whose cost and error are known before it is run."""
 
     def event(self) -> Event:
         """The release as the accountant sees it; epsilon is that of the probabilities as realised."""

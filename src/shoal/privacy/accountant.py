@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from shoal.errors import SpecError, UsageError
 from shoal.privacy.events import Event, Relation, Scope
-from shoal.privacy.rounding import float_from_grains, grains_up, show, sum_up
+from shoal.privacy.rounding import delta_growth, float_from_grains, grains_up, show, sum_up
 from shoal.privacy.zcdp import rho_to_epsilon
 
 MECHANISMS = frozenset(
@@ -118,13 +118,12 @@ def as_replace(event: Event) -> Event:
 
     Notes
     -----
-    P <= e^epsilon (e^epsilon Q + delta) + delta, so epsilon doubles and delta grows by 1 + e^epsilon; rho grows by 4
+    Epsilon doubles, delta grows by 1 + e^epsilon (`delta_growth`) and rho by 4
     (Bun and Steinke 2016, group privacy). The parameters remain those that the mechanism was run with.
     """
     if event.scope.relation is Relation.REPLACE:
         return event
-    growth = 1 + math.exp(min(event.epsilon, _LARGEST)) * _UP
-    delta = event.delta * growth * _UP
+    delta = event.delta * delta_growth(event.epsilon) * _UP
     if delta >= 1:
         raise SpecError(
             "ACCOUNT-004",

@@ -25,7 +25,7 @@ from typing import Protocol
 
 from shoal.errors import UsageError
 from shoal.privacy.events import Event, Relation, Unit
-from shoal.privacy.rounding import DELTA_GRAINS, delta_grains_down, from_delta_grains, from_grains, grains_down
+from shoal.privacy.rounding import DELTA_GRAINS, delta_grains_down, delta_growth, from_delta_grains, from_grains, grains_down
 
 _HIGHEST = 1_000_000
 
@@ -155,17 +155,12 @@ class Limit:
         return 2 if self.relation == Relation.REPLACE else None
 
     def delta_cost(self, event: Event, delta: int) -> int:
-        """What a release's delta, in grains, counts as under this limit's relation; all of it where nothing follows.
-
-        Notes
-        -----
-        One removal and one addition: P <= e^epsilon (e^epsilon Q + delta) + delta, so delta grows by 1 + e^epsilon.
-        """
+        """What a release's delta, in grains, counts as under this limit's relation; all of it where nothing follows."""
         if delta == 0 or event.scope.relation == self.relation:
             return delta
         if self.relation is not Relation.REPLACE:
             return DELTA_GRAINS
-        return min(DELTA_GRAINS, math.ceil(Fraction(1 + math.exp(min(event.epsilon, 64.0)) * (1 + 1e-12)) * delta))
+        return min(DELTA_GRAINS, math.ceil(Fraction(delta_growth(event.epsilon)) * delta))
 
     @property
     def caps_anything(self) -> bool:

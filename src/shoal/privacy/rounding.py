@@ -59,6 +59,17 @@ def from_delta_grains(n: int) -> Decimal:
     return Decimal(f"{n}e-18")
 
 
+def delta_growth(epsilon: float) -> float:
+    """By how much a delta grows when a release under add-remove is counted under replace, 1 + e^epsilon; rounded up.
+
+    Notes
+    -----
+    One removal and one addition: P <= e^epsilon (e^epsilon Q + delta) + delta.
+    """
+    # Beyond 700 the exponential leaves the floats; any delta is lost long before.
+    return (1 + math.exp(min(epsilon, 700.0))) * (1 + 1e-14)
+
+
 def float_from_grains(n: int) -> float:
     """Grains as a float that does not stand for less: ``grains_up`` of it is at least ``n``."""
     return _float_up(Fraction(n, GRAINS))

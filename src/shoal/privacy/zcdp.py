@@ -83,12 +83,6 @@ def epsilon_to_rho(epsilon: float, delta: float) -> float:
     return max(0.0, (math.fsum(terms) - 2 * _slack(terms)) / (x * (1 + x)))
 
 
-def pure_to_rho(epsilon: float) -> float:
-    """The rho of a release that is epsilon-DP, epsilon^2 / 2; rounded up."""
-    _check(epsilon=epsilon)
-    return math.nextafter(epsilon * epsilon / 2, math.inf)
-
-
 def _order_terms(x: float) -> tuple[float, float]:
     """The terms in the order alone, alpha log(1 - 1/alpha) and -log(alpha - 1), where alpha = 1 + x."""
     return -(1 + x) * math.log1p(1 / x), -math.log(x)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 
 from shoal.privacy.events import Relation, Scope, Unit
-from shoal.privacy.rounding import float_from_grains, grains_up, show, sum_up
+from shoal.privacy.rounding import delta_growth, float_from_grains, grains_up, show, sum_up
 
 PRIORS = (1, 10, 50)
 """The guesses, of 100, for which odds are given."""
@@ -102,7 +102,7 @@ def odds_of(scope: Scope, epsilon: float, delta: float, n_weights: int | None = 
         found = [Odds(_REPLACE_GUESS[scope.unit], epsilon, delta)]
     else:
         twice = float_from_grains(2 * grains_up(epsilon))
-        worse = min(1.0, delta * (1 + math.exp(min(epsilon, 700.0))) * (1 + 1e-14))
+        worse = min(1.0, delta * delta_growth(epsilon) * (1 + 1e-14))
         found = [
             Odds(_PRESENCE_GUESS[scope.unit], epsilon, delta),
             Odds(f"{_REPLACE_GUESS[scope.unit]}, knowing that the data is there", twice, worse),

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from shoal.errors import MechanismError
-from shoal.mechanisms.base import check_delta, check_epsilon, check_integer, check_integers
+from shoal.mechanisms.base import Mechanism, check_delta, check_epsilon, check_integer, check_integers
+from shoal.mechanisms.calibrate import NAMES, mechanism
+from shoal.mechanisms.gaussian import DiscreteGaussian
+from shoal.mechanisms.laplace import DiscreteLaplace
+from shoal.mechanisms.sensitivity import Histogram
+from shoal.privacy.accountant import MECHANISMS
+from shoal.privacy.events import Relation, Scope, Unit
 from shoal.privacy.rounding import GRAINS, grains_up
 
 
@@ -67,3 +73,23 @@ def test_one_value_must_be_an_integer_too(value: object) -> None:
     with pytest.raises(MechanismError, match="MECH-002"):
         check_integer(value)  # type: ignore[arg-type]
     assert check_integer(-(2**52)) == -(2**52)
+
+
+RELEASE = Scope(Unit.RECORD, Relation.ADD_REMOVE, "all who read the release")
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        *(mechanism(name, 1.0, 16) for name in NAMES),
+        DiscreteLaplace(1.0, Histogram(), RELEASE),
+        DiscreteGaussian(1.0, 1e-6, Histogram(), RELEASE),
+    ],
+    ids=lambda one: one.name,
+)
+def test_every_mechanism_of_numbers_keeps_the_contract(mechanism: Mechanism) -> None:
+    assert isinstance(mechanism, Mechanism)
+    assert mechanism.event().mechanism in MECHANISMS
+    assert 0 < mechanism.event().epsilon <= 1
+    assert mechanism.variance() > 0
+    assert mechanism.expected_error(1) > 0

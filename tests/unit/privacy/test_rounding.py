@@ -13,6 +13,7 @@ from shoal.errors import SpecError
 from shoal.privacy.rounding import (
     delta_grains_down,
     delta_grains_up,
+    delta_growth,
     float_from_grains,
     from_delta_grains,
     from_grains,
@@ -109,3 +110,14 @@ def test_deltas_have_grains_of_their_own_and_are_rounded_up() -> None:
     assert delta_grains_up(1e-30) == 1
     assert delta_grains_down(1.9e-18) == 1
     assert from_delta_grains(10**9) == Decimal("1e-9")
+
+
+@pytest.mark.parametrize("epsilon", [1e-9, 0.3, 1.0, 12.5])
+def test_the_growth_of_a_delta_is_rounded_up(epsilon):
+    with decimal.localcontext(prec=50):
+        exact = 1 + Decimal(epsilon).exp()
+        assert exact <= Decimal(delta_growth(epsilon)) <= exact * (1 + Decimal("1e-13"))
+
+
+def test_the_growth_of_a_delta_stays_a_number():
+    assert math.isfinite(delta_growth(1e6))

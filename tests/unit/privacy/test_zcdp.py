@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import MechanismError
-from shoal.privacy.zcdp import epsilon_to_rho, pure_to_rho, rho_to_delta, rho_to_epsilon
+from shoal.privacy.zcdp import epsilon_to_rho, rho_to_delta, rho_to_epsilon
 
 epsilons = st.floats(1e-4, 64)
 deltas = st.floats(1e-15, 0.5)
@@ -92,12 +92,6 @@ def test_extremes_are_sound() -> None:
     assert epsilon_to_rho(64, 1e-300) > 0
 
 
-@given(epsilon=epsilons)
-def test_a_pure_release_is_concentrated(epsilon: float) -> None:
-    assert Decimal(pure_to_rho(epsilon)) >= Decimal(epsilon) ** 2 / 2
-    assert pure_to_rho(epsilon) == pytest.approx(epsilon**2 / 2)
-
-
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan])
 def test_refuses_what_is_not_a_guarantee(bad: float) -> None:
     with pytest.raises(MechanismError, match="MECH-001"):
@@ -106,8 +100,6 @@ def test_refuses_what_is_not_a_guarantee(bad: float) -> None:
         rho_to_delta(1.0, bad)
     with pytest.raises(MechanismError, match="MECH-001"):
         epsilon_to_rho(bad, 1e-6)
-    with pytest.raises(MechanismError, match="MECH-001"):
-        pure_to_rho(bad)
 
 
 @pytest.mark.parametrize("bad", [0.0, 1.0, -1e-6, math.nan])
