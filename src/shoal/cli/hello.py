@@ -1,4 +1,4 @@
-"""``shoal hello``: one person's true answer, what would leave instead, what that can reveal, and what the ledger says about it."""
+"""``shoal hello``: one person's true answer, what leaves instead, what that can reveal, and what a crowd of such answers teaches."""
 
 from __future__ import annotations
 
@@ -16,11 +16,16 @@ from shoal.errors import StoreError, UsageError
 from shoal.mechanisms.response import RandomResponse
 from shoal.participant.ledger_file import LedgerFile
 from shoal.privacy.rounding import from_grains, show, show_allowed
+from shoal.protocols.anonml.params import Plus
+from shoal.protocols.anonml.population import make_script, simulate
+from shoal.sim.people import SCHEMA, make_people
 from shoal.study.odds import odds_of
 
 ANSWERS = ("no", "yes")
 CROWD = 20_000
 SHARE = 0.3
+PEOPLE, UNSEEN = 100_000, 20_000
+"""Made-up people who answer, and others on whom the model is tried."""
 STUDY = "hello"
 LEAST, MOST = 0.1, 4.0
 """Below, a crowd of this size says nothing; above, a new ledger refuses."""
@@ -56,10 +61,11 @@ def hello(*, epsilon: float = 1.0, json: bool = False) -> None:
     with folder as name:
         person = _answer(survey, entropy, Path(name) / "ledger.db")
     crowd = _crowd(survey, entropy)
+    model = _model(epsilon, entropy)
     event = survey.event()
     odds = [str(sentence) for sentence in odds_of(event.scope, event.epsilon, event.delta, None)]
-    data = {"version": __version__, "person": person, "event": event.to_dict(), "odds": odds, "crowd": crowd}
-    emit(data, _text(person, crowd, odds, survey), json=json, next_command="shoal new my-study --protocol anonml")
+    data = {"version": __version__, "person": person, "event": event.to_dict(), "odds": odds, "crowd": crowd, "model": model}
+    emit(data, _text(person, crowd, model, odds, survey), json=json, next_command="shoal new my-study --protocol anonml")
 
 
 def _answer(survey: RandomResponse, entropy: Entropy, path: Path) -> dict[str, Any]:
@@ -99,9 +105,23 @@ def _crowd(survey: RandomResponse, entropy: Entropy) -> dict[str, float]:
     }
 
 
-def _text(person: dict[str, Any], crowd: dict[str, float], odds: list[str], survey: RandomResponse) -> str:
+def _model(epsilon: float, entropy: Entropy) -> dict[str, float]:
+    """AnonML on made-up people, one randomised answer each, beside guessing and beside knowing how the people were made."""
+    asked, unseen = make_people(PEOPLE, entropy), make_people(UNSEEN, entropy)
+    learned = simulate(make_script(Plus(SCHEMA, epsilon, PEOPLE), b""), asked.columns, asked.labels, entropy)
+    guess = int(asked.labels.mean() > 0.5)
+    return {
+        "people": PEOPLE,
+        "features": len(SCHEMA.features),
+        "guessing": float((unseen.labels == guess).mean()),
+        "private": float((learned.model.decide(unseen.columns) == unseen.labels).mean()),
+        "truth": float(((unseen.chances > 0.5) == unseen.labels).mean()),
+    }
+
+
+def _text(person: dict[str, Any], crowd: dict[str, float], model: dict[str, float], odds: list[str], survey: RandomResponse) -> str:
     scope, price = survey.scope, show(survey.event().epsilon)
-    share = {name: f"{100 * value:.1f} %" for name, value in crowd.items()}
+    share = {name: f"{100 * value:.1f} %" for name, value in {**model, **crowd}.items()}
     rows = [
         ("one person", f"is asked: did you sleep badly this week?  {' / '.join(ANSWERS)}"),
         ("true answer", f"{person['truth']:<4} stays here"),
@@ -118,7 +138,9 @@ def _text(person: dict[str, Any], crowd: dict[str, float], odds: list[str], surv
         ),
         ("a crowd", f'of {crowd["people"]:,} people, of whom {share["true_share"]} sleep badly, sends {share["noisy_share"]} "yes"'),
         ("it is learned", f"{share['estimated_share']} ± {share['standard_error']} sleep badly; of each one, no more than the odds above"),
+        ("a model", f"AnonML: {model['people']:,} people, {model['features']} features, one such answer each, about one feature and the label"),
+        ("it predicts", f"{share['private']} of other people rightly; guessing {share['guessing']}, knowing how they were made {share['truth']}"),
     ]
     head = f"shoal {__version__}  learn from the shoal, not the fish"
-    note = "Nothing was sent. Person, crowd and ledger are made up; randomness and arithmetic are those of a real study."
+    note = "Nothing was sent. Person, crowds and ledger are made up; randomness and arithmetic are those of a real study."
     return "\n".join([head, "", *(f"{name:<14} {text}" for name, text in rows), "", note])

@@ -126,6 +126,17 @@ def _show(x: float | Decimal, digits: int, rounding: str) -> str:
     return f"{whole}.{part}".rstrip("0").rstrip(".") + f"e{int(exponent):+03d}"
 
 
+def share(epsilon: float, part: Fraction) -> float:
+    """A part of a budget, rounded down to a grain, so that the parts together never exceed it.
+
+    Examples
+    --------
+    >>> share(1.0, Fraction(1, 3)), share(2.0, Fraction(35, 100))
+    (0.333333333333, 0.7)
+    """
+    return math.floor(_decimal_value(epsilon) * part * GRAINS) / GRAINS
+
+
 def _decimal_value(x: float) -> Fraction:
     if not (math.isfinite(x) and x >= 0):
         raise _unusable(x)

@@ -20,6 +20,7 @@ def test_shows_truth_report_odds_and_ledger(capsys: pytest.CaptureFixture[str]) 
         "at most 73.2 of 100",
         "person, relation replace, against everyone",
         "spent 1.0 of 4.0",
+        "AnonML: 100,000 people, 6 features",
     ):
         assert part in printed
     assert printed.rstrip().endswith("next      shoal new my-study --protocol anonml")
@@ -35,6 +36,9 @@ def test_json_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert person["state"] == "sent"
     # Eight standard errors: one run in 10^15 fails by chance.
     assert abs(crowd["estimated_share"] - crowd["true_share"]) < 8 * crowd["standard_error"]
+    # In 60 runs the model was at least 9 points above guessing and 1 below the truth.
+    model = shown["model"]
+    assert model["guessing"] + 0.05 < model["private"] < model["truth"] + 0.01
 
 
 @pytest.mark.parametrize("epsilon", ["0", "0.09", "4.1", "nan", "-1"])
