@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from shoal.domain import Categorical, Numeric, Schema, SchemaInferredWarning
     from shoal.errors import ShoalError
+    from shoal.estimators.anonml import AnonMLClassifier
 
 __version__ = "0.1.0"
 
-__all__ = ["Categorical", "Numeric", "Schema", "SchemaInferredWarning", "ShoalError", "__version__"]
+__all__ = ["AnonMLClassifier", "Categorical", "Numeric", "Schema", "SchemaInferredWarning", "ShoalError", "__version__"]
 
 _HOME = {
+    "AnonMLClassifier": "shoal.estimators.anonml",
     "Categorical": "shoal.domain",
     "Numeric": "shoal.domain",
     "Schema": "shoal.domain",

@@ -9,8 +9,8 @@ An error about cells names the column and the row, and never repeats a cell, whi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ Mask = npt.NDArray[np.bool_]
 # Python does not write out integers of thousands of digits.
 _MOST_BITS = 4096
 _BYTES = (bytes, bytearray, memoryview)
+_MOST_REMEMBERED = 1 << 16
+
+Answer = TypeVar("Answer")
 
 
 def cell_text(value: Any) -> str | None:
@@ -62,28 +65,39 @@ def as_column(name: str, cells: object) -> Column:
     return cells
 
 
-def to_texts(name: str, column: Column) -> list[str | None]:
-    """The cells as texts. Bytes are none: how they are to be read is not for a reader to guess."""
-    raw = np.array([isinstance(value, _BYTES) for value in column], bool)
-    if raw.any():
+def map_texts(name: str, column: Column, read: Callable[[str | None], Answer]) -> Iterator[Answer]:
+    """What a function says of each cell's text. Bytes have none: how they are to be read is not for a reader to guess."""
+    cells = _listed(column)
+    kinds = set(map(type, cells))
+    if any(issubclass(kind, _BYTES) for kind in kinds):
+        raw = np.array([isinstance(value, _BYTES) for value in cells], bool)
         raise SpecError(
             "DATA-003", f"{name}: {where(raw)} raw bytes, not text.", why="No list of values has bytes in it.", fix="Store it as text."
         )
-    return [cell_text(value) for value in column]
+    return _map_cells(lambda value: read(cell_text(value)), cells, kinds)
+
+
+def to_texts(name: str, column: Column) -> list[str | None]:
+    """The cells as texts."""
+    return list(map_texts(name, column, lambda text: text))
 
 
 def to_numbers(name: str, column: Column) -> npt.NDArray[np.float64]:
     """The cells as numbers; NaN where one is missing."""
     if column.dtype.kind in "biuf":
         numbers = column.astype(np.float64)
-        strange = np.isinf(numbers)
     else:
-        read = [to_number(value) for value in column]
-        numbers = np.array([math.nan if number is None else number for number in read], np.float64)
-        strange = np.array([number is None for number in read], bool)
+        cells = _listed(column)
+        numbers = np.fromiter(_map_cells(_number_or_infinity, cells, set(map(type, cells))), np.float64, len(cells))
+    strange = np.isinf(numbers)
     if strange.any():
         raise SpecError("DATA-004", f"{name}: {where(strange)} not a finite number.", fix="Correct the rows, or leave the cell empty.")
     return numbers
+
+
+def _number_or_infinity(value: Any) -> float:
+    number = to_number(value)
+    return math.inf if number is None else number
 
 
 def to_number(value: Any) -> float | None:
@@ -102,3 +116,30 @@ def where(mask: Mask) -> str:
     """Where a fault is, without the value: "row 17 has a value that is" or "3 rows, the first of them row 17, have values that are"."""
     first, n = int(np.flatnonzero(mask)[0]) + 1, int(mask.sum())
     return f"row {first} has a value that is" if n == 1 else f"{counted(n, 'row')}, the first of them row {first}, have values that are"
+
+
+class _Memory(dict[Any, Answer], Generic[Answer]):
+    """What a function said of the cells that it was asked about."""
+
+    def __init__(self, read: Callable[[Any], Answer]) -> None:
+        super().__init__()
+        self._read = read
+
+    def __missing__(self, cell: Any) -> Answer:
+        answer = self._read(cell)
+        if len(self) < _MOST_REMEMBERED:
+            self[cell] = answer
+        return answer
+
+
+def _listed(column: Column) -> list[Any]:
+    """The cells as a list: of Python's own values, which are faster, where they read like NumPy's; shorter floats and moments do not."""
+    return column.tolist() if column.dtype.kind in "biuOU" or column.dtype == np.float64 else list(column)
+
+
+def _map_cells(read: Callable[[Any], Answer], cells: list[Any], kinds: set[type]) -> Iterator[Answer]:
+    """What a function says of each cell, asked once about each different one where cells that are equal must read alike."""
+    # True, 1 and 1.0 are equal and read differently, and so may two equal values of any other type.
+    numbers = kinds - {str, type(None)}
+    is_plain = len(numbers) <= 1 and numbers <= {bool, int, float}
+    return map(_Memory(read).__getitem__ if is_plain else read, cells)

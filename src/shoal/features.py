@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from shoal.cells import as_column, to_numbers, to_texts, where
+from shoal.cells import as_column, map_texts, to_numbers, where
 from shoal.errors import SpecError
 from shoal.names import counted
 
@@ -18,6 +18,8 @@ Outside = Literal["error", "clip"]
 
 MAX_CATEGORIES = 10_000
 MAX_NAME = 200
+
+_UNSEEN = -2
 
 
 def is_name(name: object) -> bool:
@@ -171,9 +173,10 @@ class Categorical:
 
     def encode(self, column: npt.NDArray[Any], outside: Outside = "error") -> npt.NDArray[np.int64]:
         """Positions in `values`; -1 for missing, and for unseen values where they are clipped."""
-        texts = to_texts(self.name, as_column(self.name, column))
-        position: dict[str | None, int] = {value: i for i, value in enumerate(self.values)}
-        unseen = np.array([text is not None and text not in position for text in texts], bool)
+        cells = as_column(self.name, column)
+        position: dict[str | None, int] = {None: -1, **{value: i for i, value in enumerate(self.values)}}
+        codes = np.fromiter(map_texts(self.name, cells, lambda text: position.get(text, _UNSEEN)), np.int64, len(cells))
+        unseen = codes == _UNSEEN
         if outside == "error" and unseen.any():
             raise SpecError(
                 "DATA-003",
@@ -181,9 +184,9 @@ class Categorical:
                 why="The list of values is public and fixed by the study; the value itself is private and not repeated here.",
                 fix="Correct the rows, or ask the analyst to declare the value.",
             )
-        codes = np.array([position.get(text, -1) for text in texts], np.int64)
         if outside == "error" and not self.missing and (codes < 0).any():
             raise _missing_error(self.name, codes < 0)
+        codes[unseen] = -1
         return codes
 
     def cut(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

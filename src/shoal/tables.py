@@ -120,9 +120,11 @@ def n_rows(columns: Columns) -> int:
 def _series(series: Any) -> npt.NDArray[Any]:
     if series.dtype.is_numeric() and not series.is_null().any():
         return np.asarray(series.to_numpy())
-    return as_column(
-        series.name, [None if gone else value for value, gone in zip(series.to_list(), series.is_null().to_list(), strict=True)]
-    )
+    # Texts are the same objects in an array as in a list, and faster to have; other kinds may become numbers or NumPy's own.
+    is_text = str(series.dtype) == "String"
+    cells = np.array(series.to_numpy(), object) if is_text else as_column(series.name, series.to_list())
+    cells[series.is_null().to_numpy()] = None
+    return cells
 
 
 def _from_array(frame: object, names: Sequence[str] | None) -> Table:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from shoal.cells import as_column, cell_text, to_number, to_numbers, where
+from shoal.cells import as_column, cell_text, map_texts, to_number, to_numbers, to_texts, where
 from shoal.errors import SpecError
 
 
@@ -44,3 +45,54 @@ def test_columns_of_any_kind_become_arrays() -> None:
 def test_where_a_fault_is() -> None:
     assert where(np.array([False, True])) == "row 2 has a value that is"
     assert where(np.array([False, True, True])) == "2 rows, the first of them row 2, have values that are"
+
+
+class Colour(str):
+    """Equal to its text, and written otherwise."""
+
+    def __str__(self) -> str:
+        return "Colour." + super().__str__()
+
+
+class TestRememberedCells:
+    """A cell that was read once is remembered, which must not show."""
+
+    @pytest.mark.parametrize(
+        "cells",
+        [
+            [1, True, 1.0, "1", Decimal("1.0"), Decimal("1")],
+            [True, 1, True, 1],
+            [Decimal("1.0"), Decimal("1"), None],
+            ["red", Colour("red")],
+            [[1], [1]],
+            [0.0, -0.0, 0, False],
+            [1.5, 1.5, float("nan"), float("nan"), None, "nan"],
+            [Colour("red"), "red", Colour("red"), np.str_("red")],
+            [[1], [1], {"a": 1}, None],
+            [pd.NA, "a", pd.NaT, np.ma.masked],
+            ["a", " a", "a ", "", None, "a"],
+            [10**5000, 10**5000, 3],
+        ],
+    )
+    def test_equal_cells_that_read_differently(self, cells: list[Any]) -> None:
+        column = np.fromiter(cells * 2, object, 2 * len(cells))
+        assert to_texts("a", column) == [cell_text(cell) for cell in cells * 2]
+
+    @pytest.mark.parametrize("dtype", ["?", "i1", "u8", "f2", "f4", "f8", "g", "c8", "U3", "M8[D]", "m8[s]"])
+    def test_arrays_of_any_kind(self, dtype: str) -> None:
+        column = np.array([0, 1, 1, 0]).astype(dtype) if dtype[0] != "f" else np.array([0.1, 2, np.nan, 0.1], dtype)
+        assert to_texts("a", column) == [cell_text(cell) for cell in column]
+
+    def test_numbers_among_texts(self) -> None:
+        column = np.array(["1", True, 1, " 1 ", None, 2.5, "", "1"], object)
+        np.testing.assert_array_equal(to_numbers("a", column), [1, 1, 1, 1, np.nan, 2.5, np.nan, 1])
+
+    def test_a_different_cell_is_read_once(self) -> None:
+        read: list[str | None] = []
+        column = np.array(["u", None, "v", "u", None, "v"], object)
+        assert list(map_texts("a", column, lambda text: read.append(text) or text)) == column.tolist()  # type: ignore[func-returns-value]
+        assert read == ["u", None, "v"]
+
+    def test_more_different_cells_than_are_remembered(self) -> None:
+        column = np.arange(2**16 + 10) % (2**16 + 5)
+        assert to_texts("a", column) == [str(i) for i in column.tolist()]

@@ -1,0 +1,199 @@
+"""AnonML behind fit and predict."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from shoal.domain import Schema
+from shoal.estimators.inputs import EstimatorError, entropy_of, infer_schema, rows, training_rows
+from shoal.estimators.studies import INFERRED, NoGuarantee, make_study, simulated_statement
+from shoal.protocols.anonml.params import Params
+from shoal.protocols.anonml.population import make_script, simulate
+from shoal.study.anonml import params_of
+from shoal.study.label import Statement
+from shoal.study.spec import Study
+
+_DIGEST_BYTES = 32
+_ALL_HONEST = "peers that side with the coordinator: all of them are taken to be honest here"
+
+
+class AnonMLClassifier(ClassifierMixin, BaseEstimator):
+    """A classifier learned from one randomised, anonymous answer of each person (variant ``plus``), or from the paper's several.
+
+    This simulates a whole population on one machine: one row is one peer, and the number of rows is the study's declared size.
+
+    Parameters
+    ----------
+    epsilon
+        The whole budget of one person for the whole fit, in plain composition; under ``accounting="paper"`` the total of equation 6.
+        Infinite with variant ``paper``: answers are not perturbed, and nothing is protected.
+    schema
+        Public ranges, categories and classes. None reads them from the data and warns (`SchemaInferredWarning`): that is fine in a
+        simulation but not a private act, and nothing that is fitted so may be released.
+    variant
+        ``"plus"``, or ``"paper"`` for what the paper does.
+    trust
+        ``"local"``, or ``"shuffled"`` (variant ``plus``), which also states the guarantee against those who see shuffled batches only.
+    delta
+        Chance that the guarantee of the crowd fails; with trust ``shuffled`` only, and required there.
+    honest_share
+        Share of the peers that are taken to be honest, with trust ``shuffled`` only. None takes all for honest, as simulated peers are,
+        and the statement says so; a study has to declare it.
+    accounting
+        What ``epsilon`` is in variant ``paper``: ``"plain"``, the sum of all releases, or ``"paper"``.
+    n_partitions, n_subsets, subset_size
+        k_p, k_h and k_s of variant ``paper``; ``plus`` chooses by itself.
+    classifier, scoring
+        What variant ``paper`` learns on each table (``"logistic"``, ``"tree"``), and the score that weighs its vote (``"f1"``, ``"auc"``,
+        ``"accuracy"``); a study calls it ``score``, which is a method here.
+    random_state
+        None draws from the system's source; an integer, or a generator of NumPy from which one is drawn, makes the run repeatable.
+
+    Attributes
+    ----------
+    classes_
+        Sorted: the values of y if the schema was inferred, else those that the schema's label declares, as text, whatever y holds.
+    privacy_
+        The statement, which prints as the label; `NoGuarantee` if epsilon is infinite.
+    schema_
+        The schema that was given or inferred.
+    model_
+        What was learned, with the bins that were used.
+    n_features_in_, feature_names_in_
+        Number of columns of X, and their names if it has some.
+
+    Notes
+    -----
+    Ref: AnonML §VI, §VII.
+
+    Privacy
+    -------
+    Unit person, replace, against everyone: ``epsilon``. Each fit spends it, so that cross-validation and a search over settings on real
+    people would multiply it.
+
+    Examples
+    --------
+    >>> from shoal import Categorical, Numeric
+    >>> schema = Schema([Numeric("age", 0, 100, missing=False)], label=Categorical("retired", ["no", "yes"]))
+    >>> ages = np.arange(2000).reshape(-1, 1) % 100
+    >>> clf = AnonMLClassifier(epsilon=2.0, schema=schema, random_state=0).fit(ages, np.where(ages[:, 0] > 65, "yes", "no"))
+    >>> clf.predict([[20], [90]]), clf.privacy_.epsilon
+    (array(['no', 'yes'], dtype='<U3'), 2.0)
+    """
+
+    classes_: npt.NDArray[Any]
+    privacy_: Statement | NoGuarantee
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        schema: Schema | None = None,
+        *,
+        variant: str = "plus",
+        trust: str = "local",
+        delta: float = 0.0,
+        honest_share: float | None = None,
+        accounting: str = "plain",
+        n_partitions: int = 5,
+        n_subsets: int = 2,
+        subset_size: int = 3,
+        classifier: str = "logistic",
+        scoring: str = "f1",
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.schema = schema
+        self.variant = variant
+        self.trust = trust
+        self.delta = delta
+        self.honest_share = honest_share
+        self.accounting = accounting
+        self.n_partitions = n_partitions
+        self.n_subsets = n_subsets
+        self.subset_size = subset_size
+        self.classifier = classifier
+        self.scoring = scoring
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> AnonMLClassifier:
+        """Ask every row's peer, count the answers, and learn from the counts.
+
+        Parameters
+        ----------
+        X
+            A dataframe (pandas, polars), or an array whose columns are the schema's features in order; one row is one peer.
+        y
+            The label of each row; with a schema, one of the label's values, or a number or a truth value that reads like it.
+        """
+        if not isinstance(self.schema, Schema | None):
+            raise EstimatorError("SCHEMA-001", f"schema is of type {type(self.schema).__name__}.", fix="Give a Schema, or None.")
+        columns, labels = training_rows(self, X, y, None if self.schema is None else self.schema.names)
+        schema, classes = (self.schema, None) if self.schema is not None else infer_schema(columns, labels)
+        study = make_study(schema, len(labels), self._settings())
+        entropy = entropy_of(self.random_state)
+        # In the place of the digest that all parties share, so that who is asked what follows from random_state too.
+        digest = entropy.bytes(_DIGEST_BYTES)
+        privacy = self._privacy(study, digest)
+        script = make_script(self._params(study), digest)
+        learned = simulate(script, schema.encode(columns), schema.encode_label({study.label.name: labels}), entropy)
+        self.schema_, self.model_, self.privacy_ = schema, learned.model, privacy
+        self._class_of_position = np.array(learned.model.classes) if classes is None else classes
+        self.classes_ = np.sort(self._class_of_position)
+        return self
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """The most likely class of each row; numbers outside their range are clipped, and unknown categories count as unknown."""
+        columns = self._encode(X)
+        return self._class_of_position[self.model_.decide(columns)]
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """The chance of each class, ``(n, L)``, in the order of `classes_`; variant ``paper`` ranks rows by them, and decides by votes."""
+        columns = self._encode(X)
+        return self.model_.probabilities(columns)[:, np.argsort(self._class_of_position)]
+
+    def _encode(self, X: Any) -> dict[str, npt.NDArray[Any]]:
+        check_is_fitted(self)
+        columns = rows(self, X, getattr(self, "feature_names_in_", self.schema_.names))
+        return self.schema_.encode(columns, outside="clip")
+
+    @property
+    def _is_bare(self) -> bool:
+        return self.variant == "paper" and isinstance(self.epsilon, float) and self.epsilon == math.inf
+
+    def _settings(self) -> dict[str, Any]:
+        """The keys of a study. It cannot say that epsilon is infinite; all else is checked as if it were 1."""
+        settings: dict[str, Any] = {
+            "protocol": "anonml",
+            "variant": self.variant,
+            "trust": self.trust,
+            "privacy": {"epsilon": 1.0 if self._is_bare else self.epsilon, "delta": self.delta},
+            "anonml": {"accounting": self.accounting},
+        }
+        if self.trust == "shuffled" or self.honest_share is not None:
+            settings["participation"] = {"honest_share": 1.0 if self.honest_share is None else self.honest_share}
+        if self.variant == "paper":
+            names = {"n_partitions", "n_subsets", "subset_size", "classifier"}
+            settings["anonml"] |= {name: getattr(self, name) for name in names} | {"score": self.scoring}
+        return settings
+
+    def _params(self, study: Study) -> Params:
+        return replace(params_of(study), epsilon=math.inf) if self._is_bare else params_of(study)
+
+    def _privacy(self, study: Study, digest: bytes) -> Statement | NoGuarantee:
+        notes = [INFERRED] if self.schema is None else []
+        notes += [_ALL_HONEST] if self.trust == "shuffled" and self.honest_share is None else []
+        return NoGuarantee() if self._is_bare else simulated_statement(study, digest, notes)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
+        # Noise drowns the few dozen rows that scikit-learn's checks have.
+        tags.classifier_tags.poor_score = True
+        return tags

@@ -1,0 +1,95 @@
+"""The study that an estimator simulates, and what it says about privacy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from shoal.domain import Feature, Numeric, Schema
+from shoal.estimators.inputs import EstimatorError
+from shoal.names import counted
+from shoal.study.explain import explain
+from shoal.study.label import SIMULATED, Statement
+from shoal.study.plan import make_plan
+from shoal.study.spec import Study
+
+INFERRED = "ranges and categories, which were read from the data: nothing that was fitted so may be released"
+
+
+@dataclass(frozen=True)
+class NoGuarantee:
+    """What is said about privacy where nothing was perturbed."""
+
+    epsilon: float = math.inf
+    simulated: bool = True
+
+    def __str__(self) -> str:
+        return f"NO PRIVACY: epsilon is infinite, answers were not perturbed, and there is no guarantee. {SIMULATED}"
+
+
+def make_study(schema: Schema, n_people: int, settings: Mapping[str, Any]) -> Study:
+    """The study of a schema and settings, with as many people as there are rows.
+
+    Parameters
+    ----------
+    schema
+        Features and label.
+    n_people
+        The declared size, and the fewest who take part: everyone does.
+    settings
+        All other tables and keys of the study; what they say about participation is added.
+
+    Raises
+    ------
+    EstimatorError
+        The settings do not go together, with the sentence that a study file would get.
+    """
+    if schema.label is None:
+        raise EstimatorError("SCHEMA-001", "The schema declares no label.", fix="Give Schema(..., label=...).")
+    document = {
+        "title": "A simulation",
+        "purpose": f"To predict {schema.label.name} from {counted(len(schema.features), 'feature')} of {counted(n_people, 'peer')}.",
+        "contact": "whoever runs it",
+        "label": _public(schema.label),
+        "feature": [{**_public(feature), **_cut(feature), "missing": feature.missing} for feature in schema.features],
+        **settings,
+        "participation": {"minimum": n_people, "size": n_people, **settings.get("participation", {})},
+    }
+    try:
+        return Study.model_validate(_plain(document))
+    except ValidationError as error:
+        problem = explain(error)[0]
+        raise EstimatorError(problem.code, problem.what, fix=problem.fix) from None
+
+
+def _public(feature: Feature) -> dict[str, Any]:
+    """A column in the words of a study file."""
+    if isinstance(feature, Numeric):
+        return {"name": feature.name, "range": [feature.low, feature.high]}
+    return {"name": feature.name, "values": list(feature.values)}
+
+
+def _cut(feature: Feature) -> dict[str, Any]:
+    if isinstance(feature, Numeric):
+        return {"bins": None if feature.bins is None else list(feature.bins)}
+    return {"groups": None if feature.groups is None else {name: list(members) for name, members in feature.groups.items()}}
+
+
+def simulated_statement(study: Study, digest: bytes, notes: Sequence[str]) -> Statement:
+    """The label of a simulated study in which this stands for the digest, with what else its guarantee does not cover."""
+    statement = make_plan(study, digest).statement()
+    return replace(statement, simulated=True, not_covered=(*notes, *statement.not_covered))
+
+
+def _plain(value: Any) -> Any:
+    """The same in Python's own numbers, where grids of settings and schemas may hold NumPy's; a study is strict about kinds."""
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    return value.item() if isinstance(value, np.generic) else value

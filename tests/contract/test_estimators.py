@@ -1,0 +1,36 @@
+"""scikit-learn's own checks of an estimator, for every estimator that there is.
+
+All of them pass. What they leave out is a score on a few dozen rows, which noise drowns: the tag ``poor_score`` says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sklearn.base import BaseEstimator
+from sklearn.utils import get_tags
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from shoal import AnonMLClassifier
+
+ESTIMATORS = [
+    AnonMLClassifier(),
+    AnonMLClassifier(epsilon=8.0),
+    AnonMLClassifier(trust="shuffled", delta=1e-6),
+    AnonMLClassifier(variant="paper", n_partitions=2, n_subsets=1, subset_size=1),
+    AnonMLClassifier(variant="paper", epsilon=float("inf"), n_partitions=1, n_subsets=1, subset_size=1, classifier="tree"),
+]
+
+
+@pytest.mark.filterwarnings("ignore::shoal.domain.SchemaInferredWarning")
+@parametrize_with_checks(ESTIMATORS)
+def test_scikit_learn(estimator: BaseEstimator, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
+def test_nothing_but_the_score_is_left_out(estimator: BaseEstimator) -> None:
+    tags = get_tags(estimator)
+    assert tags.classifier_tags is not None and tags.classifier_tags.poor_score
+    assert not tags.no_validation and not tags.non_deterministic and not tags._skip_test

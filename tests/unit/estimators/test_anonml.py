@@ -1,0 +1,257 @@
+"""AnonMLClassifier: a real estimator, a true statement, and sentences for what it cannot do."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.base import clone
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from shoal import AnonMLClassifier, Categorical, Numeric, Schema, SchemaInferredWarning
+from shoal.errors import ShoalError, SpecError
+from shoal.estimators.studies import NoGuarantee
+from shoal.protocols.anonml.model import VoteModel
+from shoal.study.label import SIMULATED
+
+N = 6000
+SCHEMA = Schema(
+    [Numeric("age", 0, 100, missing=False), Numeric("size", -5, 5, bins=[0]), Categorical("kind", ["u", "v", "w"], missing=False)],
+    label=Categorical("ill", ["yes", "no"]),
+)
+PAPER: dict[str, Any] = {"variant": "paper", "n_partitions": 2, "n_subsets": 1, "subset_size": 2}
+inferring = pytest.mark.filterwarnings("ignore::shoal.domain.SchemaInferredWarning")
+
+
+def make_rows(n: int = N, seed: int = 5) -> tuple[pd.DataFrame, Any]:
+    rng = np.random.default_rng(seed)
+    ill = rng.random(n) < 0.4
+    age = np.clip(45 + 25 * ill + 15 * rng.normal(size=n), 0, 100)
+    kind = np.array(["u", "v", "w"], object)[np.minimum(rng.integers(0, 3, n) + ill, 2)]
+    size = np.where(rng.random(n) < 0.1, np.nan, rng.uniform(-5, 5, n))
+    return pd.DataFrame({"age": age, "size": size, "kind": kind}), np.where(ill, "yes", "no")
+
+
+X, Y = make_rows()
+X_NEW, Y_NEW = make_rows(2000, seed=6)
+
+
+def fitted(y: Any = Y, x: Any = X, **settings: Any) -> AnonMLClassifier:
+    return AnonMLClassifier(**{"epsilon": 4.0, "schema": SCHEMA, "random_state": 0, **settings}).fit(x, y)
+
+
+def flat(text: object) -> str:
+    return " ".join(str(text).replace("│", " ").split())
+
+
+def refused(**settings: Any) -> ShoalError:
+    with pytest.raises(ShoalError) as error:
+        fitted(**settings)
+    assert isinstance(error.value, ValueError)
+    return error.value
+
+
+class TestLearning:
+    @pytest.mark.parametrize(
+        "settings", [{}, PAPER, {**PAPER, "classifier": "tree", "scoring": "auc"}, {"trust": "shuffled", "delta": 1e-6}]
+    )
+    def test_learns_what_there_is_to_learn(self, settings: dict[str, Any]) -> None:
+        model = fitted(**settings)
+        assert model.score(X_NEW, Y_NEW) > 0.7
+        assert roc_auc_score(Y_NEW == "yes", model.predict_proba(X_NEW)[:, 1]) > 0.78
+
+    def test_noise_grows_as_the_budget_shrinks(self) -> None:
+        auc = [roc_auc_score(Y_NEW == "yes", fitted(epsilon=e).predict_proba(X_NEW)[:, 1]) for e in (0.01, 8.0)]
+        assert auc[1] > 0.8 and auc[0] < auc[1] - 0.02
+
+    def test_columns_of_the_chances_are_in_the_order_of_the_classes(self) -> None:
+        model = fitted()
+        chances = model.predict_proba(X_NEW)
+        assert model.schema_.label is not None and model.schema_.label.values == ("yes", "no") and model.classes_.tolist() == ["no", "yes"]
+        np.testing.assert_allclose(chances.sum(axis=1), 1)
+        np.testing.assert_array_equal(model.classes_[chances.argmax(axis=1)], model.predict(X_NEW))
+        assert cross_val_score(model, X, Y, scoring="roc_auc", cv=3).min() > 0.75
+
+    def test_the_declared_size_is_the_number_of_rows(self) -> None:
+        assert fitted(trust="shuffled", delta=1e-6).privacy_.shuffled.n == N
+
+    def test_settings_of_the_paper_reach_the_protocol(self) -> None:
+        model = fitted(variant="paper", n_partitions=3, n_subsets=2, subset_size=1).model_
+        assert isinstance(model, VoteModel)
+        assert [len(one.features) for one in model.vote.classifiers] == [1] * 6
+        weights = [[one.weight for one in fitted(**PAPER, scoring=scoring).model_.vote.classifiers] for scoring in ("f1", "accuracy")]
+        assert weights[0] != weights[1]
+
+    def test_the_schema_is_kept_and_the_model_has_bins(self) -> None:
+        model = fitted()
+        assert model.schema_ is SCHEMA and model.schema_["age"].bins is None and model.model_.schema["age"].bins
+        assert model.n_features_in_ == 3 and model.feature_names_in_.tolist() == ["age", "size", "kind"]
+
+
+class TestInputs:
+    def test_frames_and_arrays_say_the_same(self) -> None:
+        chances = [
+            fitted(x=x).predict_proba(new)
+            for x, new in ((X, X_NEW), (pl.from_pandas(X), pl.from_pandas(X_NEW)), (X.to_numpy(), X_NEW.to_numpy()))
+        ]
+        np.testing.assert_array_equal(chances[0], chances[1])
+        np.testing.assert_array_equal(chances[0], chances[2])
+
+    def test_a_frame_may_have_more_columns_in_another_order(self) -> None:
+        more = X.assign(other=1)[["other", "kind", "age", "size"]]
+        model = fitted(x=more)
+        np.testing.assert_array_equal(model.predict_proba(more), fitted().predict_proba(X))
+        assert model.n_features_in_ == 4
+
+    def test_new_rows_may_be_outside_the_schema(self) -> None:
+        model = fitted()
+        known = pd.DataFrame({"age": [100.0], "size": [5.0], "kind": ["u"]})
+        beyond = pd.DataFrame({"age": [1e9], "size": [77.0], "kind": ["u"]})
+        np.testing.assert_array_equal(model.predict_proba(known), model.predict_proba(beyond))
+        assert np.isfinite(model.predict_proba(known.assign(kind="unheard of"))).all()
+
+    def test_training_rows_may_not(self) -> None:
+        with pytest.raises(SpecError) as error:
+            fitted(x=X.assign(age=X["age"] + 50))
+        assert error.value.code == "DATA-002"
+
+    @pytest.mark.parametrize(("y", "values"), [(Y == "yes", ["False", "True"]), ((Y == "yes").astype(int), ["0", "1"])])
+    def test_with_a_schema_classes_are_the_values_of_its_label(self, y: Any, values: list[str]) -> None:
+        model = fitted(y, schema=Schema(SCHEMA.features, Categorical("ill", values)))
+        assert model.classes_.tolist() == values and set(model.predict(X_NEW)) == set(values)
+
+    @inferring
+    @pytest.mark.parametrize("y", [Y, (Y == "yes"), (Y == "yes").astype(int), np.where(Y == "yes", 1.0, -1.0), pd.Series(Y, dtype=object)])
+    def test_without_one_they_are_those_of_y(self, y: Any) -> None:
+        model = fitted(y, schema=None)
+        assert model.classes_.dtype == np.asarray(y).dtype
+        np.testing.assert_array_equal(model.classes_, np.unique(y))
+        assert (model.predict(X) == y).mean() > 0.7
+
+    def test_without_a_schema_it_warns(self) -> None:
+        with pytest.warns(SchemaInferredWarning):
+            fitted(schema=None)
+
+    @inferring
+    def test_several_classes(self) -> None:
+        y = np.where(Y == "no", "no", np.where(X["kind"] == "w", "very", "little"))
+        model = fitted(y, schema=None, epsilon=8.0)
+        assert model.classes_.tolist() == ["little", "no", "very"] and model.predict_proba(X).shape == (N, 3)
+        assert model.score(X, y) > 0.6
+
+
+class TestRandomness:
+    @pytest.mark.parametrize("settings", [{}, PAPER])
+    def test_a_seed_makes_a_run_repeatable(self, settings: dict[str, Any]) -> None:
+        first, again, other = (fitted(random_state=seed, **settings).predict_proba(X_NEW) for seed in (1, 1, 2))
+        assert (first == again).all() and (first != other).any()
+
+    def test_without_a_seed_runs_differ(self) -> None:
+        assert (fitted(random_state=None).predict_proba(X_NEW) != fitted(random_state=None).predict_proba(X_NEW)).any()
+
+    def test_the_papers_subsets_follow_from_the_seed(self) -> None:
+        asked = {tuple(one.features for one in fitted(random_state=seed, **PAPER).model_.vote.classifiers) for seed in range(6)}
+        assert len(asked) > 1
+
+
+class TestPrivacy:
+    def test_prints_as_the_label_of_a_simulation(self) -> None:
+        statement = fitted(epsilon=2.0).privacy_
+        assert statement.epsilon == 2.0 and statement.delta == 0 and statement.simulated
+        assert SIMULATED in flat(statement) and "epsilon 2.0, delta 0" in flat(statement) and "may be released" not in flat(statement)
+
+    @inferring
+    def test_says_that_the_schema_was_read_from_the_data(self) -> None:
+        assert "nothing that was fitted so may be released" in flat(fitted(schema=None).privacy_)
+
+    def test_states_both_figures_of_the_papers_accounting(self) -> None:
+        statement = fitted(epsilon=2.0, accounting="paper", variant="paper", n_subsets=2, subset_size=1).privacy_
+        assert statement.paper_epsilon == pytest.approx(2.0) and statement.epsilon == pytest.approx(3.0)
+        assert "by the paper's own accounting: epsilon 2" in flat(statement)
+        assert fitted(epsilon=2.0, **PAPER).privacy_.epsilon == pytest.approx(2.0)
+
+    def test_states_the_guarantee_of_the_crowd_and_whom_it_trusts(self) -> None:
+        everyone, half = (fitted(epsilon=1.0, trust="shuffled", delta=1e-6, honest_share=share).privacy_ for share in (None, 0.5))
+        assert everyone.epsilon == half.epsilon == 1.0 and half.shuffled.n == N // 2
+        assert everyone.shuffled.epsilon < half.shuffled.epsilon < 1.0 and everyone.shuffled.delta <= 1e-6
+        assert "taken to be honest" in flat(everyone) and "taken to be honest" not in flat(half)
+
+    def test_without_perturbation_there_is_no_guarantee(self) -> None:
+        model = fitted(epsilon=math.inf, **PAPER)
+        assert model.privacy_ == NoGuarantee() and not hasattr(model.privacy_, "scope")
+        assert model.score(X_NEW, Y_NEW) > 0.7
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("settings", "code", "words"),
+        [
+            ({"variant": "better"}, "SPEC-013", "variant"),
+            ({"trust": "blind"}, "SPEC-013", "trust"),
+            ({"epsilon": -1}, "SPEC-013", "epsilon = -1"),
+            ({"epsilon": math.inf}, "SPEC-013", "epsilon = inf"),
+            ({"epsilon": "1"}, "SPEC-012", "epsilon"),
+            ({"trust": "shuffled"}, "SPEC-011", "delta"),
+            ({"trust": "shuffled", "delta": 1e-6, **PAPER}, "SPEC-020", "shuffled"),
+            ({"delta": 1e-6}, "SPEC-022", "delta"),
+            ({"honest_share": 0.5}, "SPEC-022", "honest_share"),
+            ({"accounting": "paper"}, "SPEC-022", "equation 6"),
+            ({"variant": "paper"}, "SPEC-021", "n_subsets"),
+            ({**PAPER, "n_partitions": 0}, "SPEC-013", "n_partitions"),
+            ({**PAPER, "classifier": "forest"}, "SPEC-013", "classifier"),
+            ({**PAPER, "scoring": "luck"}, "SPEC-013", "score"),
+            ({"schema": {"age": (0, 100)}}, "SCHEMA-001", "schema is of type dict"),
+            ({"schema": Schema(SCHEMA.features)}, "SCHEMA-001", "no label"),
+            ({"schema": Schema(SCHEMA.features, Numeric("ill", 0, 1))}, "SPEC-021", "categories"),
+            ({"random_state": "7"}, "USAGE-001", "random_state"),
+        ],
+    )
+    def test_settings(self, settings: dict[str, Any], code: str, words: str) -> None:
+        error = refused(**settings)
+        assert error.code == code and words in error.what
+
+    @inferring
+    def test_too_many_features(self) -> None:
+        error = refused(x=np.zeros((10, 2001)), y=[0, 1] * 5, schema=None)
+        assert error.code == "SPEC-013" and "2000" in error.what
+
+    @inferring
+    def test_one_class_without_a_schema_and_not_with_one(self) -> None:
+        assert "one class" in refused(y=["no"] * N, schema=None).what
+        assert set(fitted(["no"] * N).predict(X_NEW)) == {"no"}
+
+    def test_labels_that_the_schema_does_not_know(self) -> None:
+        with pytest.raises(SpecError, match="ill") as error:
+            fitted(np.where(Y == "yes", "SECRET", "no"))
+        assert error.value.code == "DATA-003" and "SECRET" not in str(error.value)
+
+    def test_columns_that_are_not_there(self) -> None:
+        with pytest.raises(SpecError) as error:
+            fitted(x=X.drop(columns="age"))
+        assert error.value.code == "DATA-001"
+
+
+class TestTools:
+    def test_clone_pipeline_and_search(self) -> None:
+        model = make_pipeline(FunctionTransformer(), clone(fitted()))
+        assert cross_val_score(model, X, Y, cv=3).min() > 0.65
+        search = GridSearchCV(AnonMLClassifier(schema=SCHEMA, random_state=0), {"epsilon": np.array([0.001, 8.0])}, cv=2).fit(X, Y)
+        assert search.best_params_ == {"epsilon": 8.0}
+
+    def test_the_name_is_lazy(self) -> None:
+        code = "import shoal, sys; assert 'sklearn' not in sys.modules; shoal.AnonMLClassifier; assert 'sklearn' in sys.modules"
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+    def test_without_scikit_learn_there_is_a_sentence(self) -> None:
+        code = "import sys; sys.modules['sklearn'] = None; import shoal; shoal.AnonMLClassifier"
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert "USAGE-002" in run.stderr and "shoal[learn]" in run.stderr

@@ -1,0 +1,139 @@
+"""What scikit-learn hands over, as columns, labels, schemas and sources of randomness."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.base import BaseEstimator
+
+from shoal.domain import Categorical, Numeric, SchemaInferredWarning
+from shoal.entropy import SeededEntropy, SystemEntropy
+from shoal.errors import ShoalError, SpecError
+from shoal.estimators.inputs import EstimatorError, entropy_of, infer_schema, rows, training_rows
+
+FRAME = {"age": [3.5, None, 9.0], "sex": ["f", "m", None]}
+
+
+class Bare(BaseEstimator):
+    """Learns nothing but what scikit-learn's validation writes down."""
+
+
+def read(X: Any, y: Any = (0, 1, 0), names: Any = None) -> tuple[Any, Any, Any]:
+    estimator = Bare()
+    columns, labels = training_rows(estimator, X, y, names)
+    return estimator, columns, labels
+
+
+class TestRows:
+    @pytest.mark.parametrize("library", [pd, pl])
+    def test_dataframes_keep_their_kinds_and_names(self, library: Any) -> None:
+        estimator, columns, labels = read(library.DataFrame(FRAME), library.Series(["no", "yes", "no"]))
+        assert columns["sex"].tolist() == ["f", "m", None] and columns["age"][0] == 3.5
+        assert estimator.feature_names_in_.tolist() == ["age", "sex"] and estimator.n_features_in_ == 2
+        assert labels.tolist() == ["no", "yes", "no"]
+
+    def test_arrays_get_the_names_that_are_given(self) -> None:
+        assert list(read(np.zeros((3, 2)), names=["a", "b"])[1]) == ["a", "b"]
+        estimator, columns, _ = read([[1, 2], [3, 4], [5, 6]])
+        assert list(columns) == ["x0", "x1"] and not hasattr(estimator, "feature_names_in_") and estimator.n_features_in_ == 2
+
+    def test_a_mask_is_not_lost(self) -> None:
+        assert read(np.ma.array([[1], [2], [3]], mask=[[0], [1], [0]]))[1]["x0"].tolist() == [1, None, 3]
+
+    @pytest.mark.parametrize("X", [np.zeros((0, 2)), np.zeros(3), [[np.inf], [0], [1]], pd.DataFrame({"a": []}), np.zeros((3, 1), complex)])
+    def test_what_is_no_table_is_a_value_error(self, X: Any) -> None:
+        with pytest.raises(ValueError):
+            read(X)
+
+    @pytest.mark.parametrize("y", [None, [0, 1], [[0, 1]] * 3, [0.5, 0.25, 1.5], [0, 1, np.nan], ["a", np.nan, "b"]])
+    @pytest.mark.parametrize("make", [np.array, pd.DataFrame])
+    def test_what_is_no_label_is_a_value_error(self, make: Any, y: Any) -> None:
+        with pytest.raises(ValueError):
+            read(make([[1], [2], [3]]), y if y is None else np.array(y, object) if "a" in y else y)
+
+    def test_a_frame_without_rows_has_a_sentence(self) -> None:
+        with pytest.raises(EstimatorError) as error:
+            rows(Bare(), pd.DataFrame({"a": []}), None, is_first=True)
+        assert error.value.code == "DATA-007" and "0 rows" in error.value.what
+
+    def test_a_lazy_frame_has_a_sentence(self) -> None:
+        with pytest.raises(SpecError) as error:
+            read(pl.LazyFrame(FRAME))
+        assert error.value.code == "DATA-007"
+
+    def test_later_rows_have_the_features_of_the_first(self) -> None:
+        estimator = read(pd.DataFrame(FRAME))[0]
+        assert list(rows(estimator, pd.DataFrame(FRAME), None)) == ["age", "sex"]
+        with pytest.raises(ValueError, match="feature names"):
+            rows(estimator, pd.DataFrame({"age": [1], "size": [2]}), None)
+
+
+@pytest.mark.filterwarnings("ignore::shoal.domain.SchemaInferredWarning")
+class TestInference:
+    @pytest.mark.parametrize(
+        ("labels", "values"),
+        [
+            (np.array([2, -1, 2]), ("-1", "2")),
+            (np.array([True, False]), ("False", "True")),
+            (np.array([1.0, 0.0]), ("0", "1")),
+            (np.array(["v", "u"]), ("u", "v")),
+            (np.array(["v", "u"], object), ("u", "v")),
+        ],
+    )
+    def test_classes_are_the_sorted_labels_in_their_own_type(self, labels: Any, values: tuple[str, ...]) -> None:
+        schema, classes = infer_schema({"a": np.arange(len(labels))}, labels)
+        assert schema.label == Categorical("label", values, missing=False)
+        assert classes.dtype == labels.dtype and classes.tolist() == sorted(set(labels.tolist()))
+
+    def test_features_are_inferred_and_it_is_said(self) -> None:
+        with pytest.warns(SchemaInferredWarning):
+            schema, _ = infer_schema({"label": np.array([1, 5]), "s": np.array(["x", "y"], object)}, np.array([0, 1]))
+        assert schema.features == (Numeric("label", 1, 5, missing=False), Categorical("s", ("x", "y"), missing=False))
+        assert schema.label is not None and schema.label.name == "label_"
+
+    def test_missing_labels_are_no_class(self) -> None:
+        assert infer_schema({"a": np.arange(3)}, np.array(["u", "", "v"], object))[1].tolist() == ["u", "v"]
+
+    @pytest.mark.parametrize(
+        ("labels", "code", "words"),
+        [
+            (np.array([1, 1]), "SCHEMA-004", "one class"),
+            (np.array(["u", None], object), "SCHEMA-004", "one class"),
+            (np.array([1, "u"], object), "DATA-007", "several types"),
+            (np.array(["SECRET\x07", "u"], object), "DATA-007", "plain line"),
+            (np.array(["SECRET" * 40, "u"], object), "DATA-007", "plain line"),
+        ],
+    )
+    def test_labels_that_are_no_classes(self, labels: Any, code: str, words: str) -> None:
+        with pytest.raises(EstimatorError, match=words) as error:
+            infer_schema({"a": np.arange(2)}, labels)
+        assert error.value.code == code and "SECRET" not in str(error.value) and isinstance(error.value, ValueError)
+
+    def test_a_value_that_cannot_stand_in_a_study_is_not_repeated(self) -> None:
+        with pytest.raises(ShoalError, match="s: a value is not a plain line") as error:
+            infer_schema({"s": np.array(["SECRET\u202e", "u"], object)}, np.array([0, 1]))
+        assert "SECRET" not in str(error.value)
+
+
+class TestEntropy:
+    def test_none_is_the_system(self) -> None:
+        assert type(entropy_of(None)) is SystemEntropy
+
+    @pytest.mark.parametrize("seed", [7, np.int64(7)])
+    def test_an_integer_is_a_seed(self, seed: Any) -> None:
+        assert entropy_of(seed).word() == SeededEntropy(7).word()
+
+    @pytest.mark.parametrize("make", [np.random.RandomState, np.random.default_rng])
+    def test_generators_are_drawn_from(self, make: Any) -> None:
+        generator = make(3)
+        first, second = entropy_of(generator).word(), entropy_of(generator).word()
+        assert first != second and first == entropy_of(make(3)).word()
+
+    def test_anything_else_is_refused(self) -> None:
+        with pytest.raises(EstimatorError, match="random_state is of type str") as error:
+            entropy_of("7")
+        assert error.value.code == "USAGE-001"

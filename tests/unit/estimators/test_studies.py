@@ -1,0 +1,73 @@
+"""The study that an estimator simulates, and its statement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shoal.domain import Categorical, Numeric, Schema
+from shoal.estimators.inputs import EstimatorError
+from shoal.estimators.studies import NoGuarantee, make_study, simulated_statement
+from shoal.study.label import SIMULATED
+
+LABEL = Categorical("ill", ["no", "yes"], groups={"a": ["no"], "b": ["yes"]})
+SCHEMA = Schema(
+    [
+        Numeric("age", np.int64(17), np.float32(90)),
+        Numeric("size", 0, 2, bins=[np.float64(0.5), 1], missing=False),
+        Categorical("kind", ["u", "v", "w"], groups={"y": ["u"], "x": ["v", "w"]}),
+    ],
+    LABEL,
+)
+SETTINGS: dict[str, Any] = {"protocol": "anonml", "privacy": {"epsilon": 1.0}}
+
+
+def flat(text: object) -> str:
+    return " ".join(str(text).replace("│", " ").split())
+
+
+def test_a_study_says_what_the_schema_says() -> None:
+    study = make_study(SCHEMA, 500, SETTINGS)
+    features = study.schema().features
+    assert features == SCHEMA.features
+    assert study.schema().label == Categorical("ill", ("no", "yes"), missing=False)
+    assert (study.participation.size, study.participation.minimum) == (500, 500)
+
+
+def test_settings_may_be_numpys() -> None:
+    settings = {"protocol": "anonml", "variant": "paper", "privacy": {"epsilon": np.float32(2)}}
+    tables = {"n_partitions": np.int64(2), "n_subsets": np.int32(1), "subset_size": 1}
+    study = make_study(SCHEMA, np.int64(500), {**settings, "anonml": tables})  # type: ignore[arg-type]
+    assert study.anonml is not None and study.anonml.n_partitions == 2 and study.privacy.epsilon == 2.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "words"),
+    [
+        ({"privacy": {"epsilon": -1.0}}, "SPEC-013", "epsilon = -1.0 must be at least"),
+        ({"variant": "best"}, "SPEC-013", 'variant = "best" must be'),
+        ({"trust": "secure-sum"}, "SPEC-020", "secure-sum"),
+        ({"participation": {"honest_share": 0.5}}, "SPEC-022", "honest_share"),
+    ],
+)
+def test_settings_that_do_not_go_together_get_the_sentence_of_a_study_file(settings: dict[str, Any], code: str, words: str) -> None:
+    with pytest.raises(EstimatorError, match=words) as error:
+        make_study(SCHEMA, 500, {**SETTINGS, **settings})
+    assert error.value.code == code and error.value.fix
+
+
+def test_a_schema_needs_a_label() -> None:
+    with pytest.raises(EstimatorError, match="no label"):
+        make_study(Schema(SCHEMA.features), 500, SETTINGS)
+
+
+def test_the_statement_is_that_of_a_simulation() -> None:
+    statement = simulated_statement(make_study(SCHEMA, 500, SETTINGS), bytes(32), ["the weather"])
+    assert statement.simulated and statement.not_covered[0] == "the weather" and len(statement.not_covered) > 1
+    assert SIMULATED in flat(statement) and "epsilon 1.0, delta 0" in flat(statement)
+
+
+def test_no_guarantee_does_not_pretend() -> None:
+    assert "no guarantee" in str(NoGuarantee()) and SIMULATED in str(NoGuarantee()) and NoGuarantee().epsilon == float("inf")
