@@ -14,7 +14,21 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from shoal.errors import UsageError
+
 Keys = npt.NDArray[np.int64]
+
+MIN_SAMPLES, MAX_SAMPLES = 1000, 100_000_000
+
+
+def check_effort(samples: int, confidence: float, usual: int) -> None:
+    """Refuse an audit that could say nothing, or would never end."""
+    if not MIN_SAMPLES <= samples <= MAX_SAMPLES:
+        raise UsageError(
+            "USAGE-001", f"An audit cannot be made of {samples} samples.", fix=f"Give {MIN_SAMPLES} to {MAX_SAMPLES}; {usual} is usual."
+        )
+    if not 0.5 <= confidence <= 1 - 1e-12:
+        raise UsageError("USAGE-001", f"A confidence of {confidence} means nothing.", fix="Give one from 0.5 to 1, such as 0.999.")
 
 
 def divergence(a: float, b: float) -> float:

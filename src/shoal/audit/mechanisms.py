@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from shoal.audit.bound import EpsilonBound, Keys, bound_epsilon
+from shoal.audit.bound import EpsilonBound, Keys, bound_epsilon, check_effort
 from shoal.entropy import Entropy
 from shoal.errors import UsageError
 from shoal.mechanisms.calibrate import mechanism as frequency_mechanism
@@ -26,7 +26,6 @@ from shoal.privacy.events import Event, Relation, Scope, Unit
 
 SAMPLES = 500_000
 """Outputs drawn for each of the two neighbours: the bound then comes within a tenth of epsilon 1."""
-MIN_SAMPLES, MAX_SAMPLES = 1000, 100_000_000
 GAUSSIAN_DELTA = 1e-6
 
 _BLOCK = 1 << 20
@@ -105,11 +104,6 @@ def subject(name: str, epsilon: float, cardinality: int) -> Subject:
 
 def audit(subject: Subject, samples: int, confidence: float, entropy: Entropy) -> EpsilonBound:
     """A lower bound on the epsilon of a subject, which holds with the given confidence."""
-    if not MIN_SAMPLES <= samples <= MAX_SAMPLES:
-        raise UsageError(
-            "USAGE-001", f"An audit cannot be made of {samples} samples.", fix=f"Give {MIN_SAMPLES} to {MAX_SAMPLES}; {SAMPLES} is usual."
-        )
-    if not 0.5 <= confidence <= 1 - 1e-12:
-        raise UsageError("USAGE-001", f"A confidence of {confidence} means nothing.", fix="Give one from 0.5 to 1, such as 0.999.")
+    check_effort(samples, confidence, SAMPLES)
     first, second = (subject.draw(which, samples, entropy) for which in (0, 1))
     return bound_epsilon(first, second, 1 - confidence, subject.event.delta)

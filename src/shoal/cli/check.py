@@ -15,6 +15,8 @@ from shoal.study.manifest import Manifest
 from shoal.study.plan import Plan, make_plan
 from shoal.study.spec import Study
 
+_SHOWN_FORECASTS = 4
+
 
 def check(study: Path, /, *, data: str | None = None, like: str | None = None, json: bool = False) -> None:
     """Validate a study, price every release, forecast its error, print its label.
@@ -31,8 +33,8 @@ def check(study: Path, /, *, data: str | None = None, like: str | None = None, j
         Print one JSON object.
     """
     spec = load(study)
-    plan = make_plan(spec)
     manifest = Manifest(spec)
+    plan = make_plan(spec, manifest.digest)
     fits = {role: fit_table(spec, source) for role, source in (("data", data), ("like", like)) if source is not None}
     statement = plan.statement(digest=manifest.short)
     warnings = doubts(plan, SystemClock().now())
@@ -48,10 +50,15 @@ def check(study: Path, /, *, data: str | None = None, like: str | None = None, j
     }
     lines = [f"{shown(str(study))}  ok   digest {manifest.short}", *(f"WARNING   {warning}" for warning in warnings)]
     lines += [*_price_lines(plan), *_fit_lines({"data": data, "like": like}, fits)]
-    next_command = (
-        f"shoal check {shell_word(study)} --data FILE" if data is None else f"shoal audit mechanism {plan.releases[0].event.mechanism}"
-    )
-    emit(result, "\n".join([*lines, "", str(statement)]), json=json, next_command=next_command)
+    emit(result, "\n".join([*lines, "", str(statement)]), json=json, next_command=_next(study, data, plan))
+
+
+def _next(study: Path, data: str | None, plan: Plan) -> str:
+    if data is None:
+        return f"shoal check {shell_word(study)} --data FILE"
+    if plan.study.protocol == "anonml":
+        return f"shoal simulate {shell_word(study)} --data {shell_word(data)}"
+    return f"shoal audit mechanism {plan.releases[0].event.mechanism}"
 
 
 def fit_table(study: Study, source: str) -> dict[str, int]:
@@ -75,7 +82,8 @@ def _price_lines(plan: Plan) -> list[str]:
         lines.append(f"release   {release.count} x {release.name}: epsilon {show(event.epsilon)}{delta} each ({event.mechanism})")
     lines.append(f"total     {plan.loss}")
     lines += [f"crowd     {plan.central}"] if plan.central is not None else []
-    lines += [f"forecast  {forecast.what}: {show(forecast.value, 3)}" for forecast in plan.forecasts]
+    # The last are the worst.
+    lines += [f"forecast  {forecast.what}: {show(forecast.value, 3)}" for forecast in plan.forecasts[-_SHOWN_FORECASTS:]]
     lines += [f"note      {note}" for note in plan.notes]
     return lines
 

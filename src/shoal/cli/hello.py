@@ -138,8 +138,14 @@ def _text(person: dict[str, Any], crowd: dict[str, float], model: dict[str, floa
         ),
         ("a crowd", f'of {crowd["people"]:,} people, of whom {share["true_share"]} sleep badly, sends {share["noisy_share"]} "yes"'),
         ("it is learned", f"{share['estimated_share']} ± {share['standard_error']} sleep badly; of each one, no more than the odds above"),
-        ("a model", f"AnonML: {model['people']:,} people, {model['features']} features, one such answer each, about one feature and the label"),
-        ("it predicts", f"{share['private']} of other people rightly; guessing {share['guessing']}, knowing how they were made {share['truth']}"),
+        (
+            "a model",
+            f"AnonML: {model['people']:,} people, {model['features']} features, one such answer each, about one feature and the label",
+        ),
+        (
+            "it predicts",
+            f"{share['private']} of other people rightly; guessing {share['guessing']}, knowing how they were made {share['truth']}",
+        ),
     ]
     head = f"shoal {__version__}  learn from the shoal, not the fish"
     note = "Nothing was sent. Person, crowds and ledger are made up; randomness and arithmetic are those of a real study."

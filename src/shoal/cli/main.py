@@ -17,6 +17,7 @@ COMMANDS = {
     "hello": ("shoal.cli.hello:hello", "The demonstration: what would leave a person's device, and what that can reveal."),
     "new": ("shoal.cli.new:new", "Write a starter study into a new directory."),
     "check": ("shoal.cli.check:check", "Validate a study, price every release, print its label."),
+    "simulate": ("shoal.cli.simulate:simulate", "Simulate a study on a table: what would be learned, beside no privacy."),
     "ledger": ("shoal.cli.ledger:app", "What was spent, on what, for whom: show, verify, limit, export."),
     "audit": ("shoal.cli.audit:app", "Measure a lower bound on epsilon and hold it against the claim."),
 }

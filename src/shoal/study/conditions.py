@@ -49,6 +49,14 @@ def _anonml(study: Study) -> Iterator[Problem]:
         yield Problem(
             "SPEC-022", ("anonml", "accounting"), "The accounting of equation 6 belongs to the paper's variant.", 'accounting = "plain"'
         )
+    for key, default in (("classifier", "logistic"), ("score", "f1")):
+        if getattr(table, key) != default and study.variant == "plus":
+            yield Problem(
+                "SPEC-022",
+                ("anonml", key),
+                f"{key} belongs to the paper's variant; plus learns in a way of its own.",
+                f'Remove {key}, or variant = "paper"',
+            )
     n_features = len(study.feature)
     if table.n_subsets is not None and table.subset_size is not None and table.n_subsets * table.subset_size > n_features:
         yield Problem(

@@ -27,14 +27,16 @@ def doubts(plan: Plan, now: datetime) -> tuple[str, ...]:
 def _hopeless(plan: Plan) -> list[str]:
     """For anonml at the minimum, which may be all who answer; the minimum of the others counts databases, not rows."""
     asked, forecasts, whose = plan.study.participation, plan.forecasts, "At the declared size"
-    if plan.study.protocol == "anonml":
-        forecasts = tuple(forecast_anonml(plan.study, asked.minimum))
+    if plan.script is not None:
+        forecasts = tuple(forecast_anonml(plan.script, asked.minimum))
         whose = f"At the minimum of {counted(asked.minimum, 'participant')}"
-    worst = max(forecasts, key=lambda forecast: forecast.value / forecast.useless_from, default=None)
-    if worst is None or worst.value < worst.useless_from:
+    noisy = [forecast for forecast in forecasts if forecast.value >= forecast.useless_from]
+    if not noisy:
         return []
+    worst = max(noisy, key=lambda forecast: forecast.value / forecast.useless_from)
     figures = f"{worst.what} is {show(worst.value, 3)}; a result is of use below {show(worst.useless_from, 3)}"
-    return [f"{whose} most of the result is noise: {figures}. Ask for more participants, or for a larger epsilon."]
+    part = "most of the result is noise" if len(noisy) == len(forecasts) else "some of the result is mostly noise"
+    return [f"{whose} {part}: {figures}. Ask for more participants, or for a larger epsilon."]
 
 
 def _over(plan: Plan, now: datetime) -> list[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from shoal.errors import SpecError
+from shoal.names import counted
 from shoal.privacy.events import Relation, Scope, Unit
 from shoal.privacy.rounding import float_from_grains, from_grains, grains_up, show
 from shoal.study.odds import odds_of, whole_update
@@ -57,7 +58,7 @@ class Statement:
     releases
         Each kind of release with its price and number.
     bytes
-        Size of all that leaves; None where it is not known.
+        Most that leaves; None where it is not known.
     digest
         Digest of the manifest; empty in a simulation.
     n_weights
@@ -147,7 +148,7 @@ class Statement:
         if self.closes is not None:
             yield "Closes", (moment(self.closes),)
         yield "Protocol", (f"{self.protocol}, {self.trust}" + (f": {_TRUST[self.trust]}" if self.trust in _TRUST else ""),)
-        yield "Leaves here", (self.leaves + ("" if self.bytes is None else f" ({self.bytes:,} byte{'s' if self.bytes != 1 else ''})"),)
+        yield "Leaves here", (self.leaves + ("" if self.bytes is None else f" (at most {counted(self.bytes, 'byte')})"),)
         yield "Seen by", (self.seen_by,)
         yield "Protects", (f"{_UNITS[self.scope.unit]}: {_RELATIONS[self.scope.relation]}; against {self.scope.adversary}",)
         yield "Guarantee", tuple(self._guarantee())

@@ -15,16 +15,18 @@ from shoal.privacy.accountant import Loss, sequential, tightest
 from shoal.privacy.events import Event, Unit
 from shoal.privacy.rounding import show
 from shoal.privacy.shuffle import amplify
+from shoal.protocols.anonml.script import Script
+from shoal.study.anonml import script_of
 from shoal.study.label import Statement
 from shoal.study.parts import Amplified, BudgetLine, Release
 from shoal.study.price_databases import forecast_pfds, forecast_sdq, price_pfds, price_sdq
 from shoal.study.price_people import charged_as_update, forecast_anonml, n_weights, paper_total, price_anonml, price_ddml
 from shoal.study.priced import Forecast, unpriceable
 from shoal.study.spec import Study
-from shoal.study.wording import leaves, n_bytes, not_covered, seen_by
+from shoal.study.wording import leaves, n_bytes, not_covered, seen_by, who_is_asked
 
-_PRICES: dict[str, Callable[[Study], list[Release]]] = {"anonml": price_anonml, "ddml": price_ddml, "sdq": price_sdq, "pfds": price_pfds}
-_FORECASTS: dict[str, Callable[[Study], list[Forecast]]] = {"anonml": forecast_anonml, "sdq": forecast_sdq, "pfds": forecast_pfds}
+_PRICES: dict[str, Callable[[Study], list[Release]]] = {"ddml": price_ddml, "sdq": price_sdq, "pfds": price_pfds}
+_FORECASTS: dict[str, Callable[[Study], list[Forecast]]] = {"sdq": forecast_sdq, "pfds": forecast_pfds}
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Plan:
         What is released, each with its event and how often.
     forecasts
         Expected errors, from public figures.
+    script
+        The course of an AnonML study, from which its prices come.
 
     Examples
     --------
@@ -52,6 +56,7 @@ class Plan:
     study: Study
     releases: tuple[Release, ...]
     forecasts: tuple[Forecast, ...] = ()
+    script: Script | None = None
 
     @property
     def events(self) -> list[Event]:
@@ -100,7 +105,9 @@ class Plan:
     def notes(self) -> tuple[str, ...]:
         """What a reader of the price has to know besides."""
         study, notes = self.study, []
-        paper = paper_total(study)
+        if self.script is not None:
+            notes.append(who_is_asked(self.script))
+        paper = paper_total(study, self.script)
         if paper is not None:
             notes.append(
                 f"The paper's equation 6 counts epsilon {show(paper)} for the same releases; it assumes that features are independent. "
@@ -136,17 +143,17 @@ class Plan:
             contact=study.contact,
             protocol=study.protocol,
             trust=study.trust,
-            leaves=leaves(study, self.releases),
+            leaves=leaves(study, self.script),
             seen_by=seen_by(study),
             scope=self.loss.scope,
             epsilon=self.loss.epsilon,
             delta=self.loss.delta,
             how=self.loss.how,
             releases=self.releases,
-            bytes=n_bytes(study, self.releases),
+            bytes=n_bytes(study, self.script),
             digest=digest,
             n_weights=n_weights(study) if study.unit is Unit.WEIGHT else None,
-            paper_epsilon=paper_total(study),
+            paper_epsilon=paper_total(study, self.script),
             shuffled=None if central is None else Amplified(self.crowd, central.epsilon, central.delta),
             budget=budget,
             closes=study.participation.closes,
@@ -160,14 +167,21 @@ class Plan:
             "total": self.loss.to_dict(),
             "charged": sequential(self.charges).to_dict(),
             "central": None if self.central is None else self.central.to_dict(),
-            "paper_epsilon": paper_total(self.study),
+            "paper_epsilon": paper_total(self.study, self.script),
             "forecasts": [{"what": forecast.what, "value": forecast.value} for forecast in self.forecasts],
             "notes": list(self.notes),
         }
 
 
-def make_plan(study: Study) -> Plan:
+def make_plan(study: Study, digest: bytes | None = None) -> Plan:
     """The plan of a study; an error where a release has no price.
+
+    Parameters
+    ----------
+    study
+        The study.
+    digest
+        Digest of its manifest, which says what AnonML asks of whom; by default that of a manifest without keys.
 
     Raises
     ------
@@ -175,14 +189,22 @@ def make_plan(study: Study) -> Plan:
         ``PLAN-001``: something is asked for that cannot be priced.
     """
     try:
-        releases = tuple(_PRICES[study.protocol](study))
-        forecasts = tuple(_FORECASTS[study.protocol](study)) if study.protocol in _FORECASTS else ()
-        plan = Plan(study, releases, forecasts)
+        plan = _anonml(study, digest) if study.protocol == "anonml" else _others(study)
         # Totals are computed now: a plan that exists has a price.
         _ = plan.loss, plan.central
     except MechanismError as error:
         raise unpriceable(f"A release of this study cannot be made: {error.what}", why=error.why, fix=error.fix) from None
     return plan
+
+
+def _anonml(study: Study, digest: bytes | None) -> Plan:
+    script = script_of(study, digest)
+    return Plan(study, tuple(price_anonml(study, script)), tuple(forecast_anonml(script, study.participation.size)), script)
+
+
+def _others(study: Study) -> Plan:
+    forecasts = _FORECASTS[study.protocol](study) if study.protocol in _FORECASTS else []
+    return Plan(study, tuple(_PRICES[study.protocol](study)), tuple(forecasts))
 
 
 def _hidden(event: Event, crowd: int, delta: float) -> Event:

@@ -11,9 +11,10 @@ from shoal.mechanisms.laplace import DiscreteLaplace
 from shoal.mechanisms.noisy_max import NoisyMax
 from shoal.mechanisms.sensitivity import ClippedVector, Histogram, Query
 from shoal.privacy.events import Event
+from shoal.privacy.rounding import share
 from shoal.privacy.zcdp import epsilon_to_rho, rho_to_epsilon
 from shoal.study.parts import Release
-from shoal.study.priced import Forecast, most_counted_cells, n_cells, scope_of, share, unpriceable
+from shoal.study.priced import Forecast, most_counted_cells, n_cells, scope_of, unpriceable
 from shoal.study.settings import PFDS, SDQ
 from shoal.study.spec import Study
 

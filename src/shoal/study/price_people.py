@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
 
@@ -10,26 +11,24 @@ from shoal.domain import Numeric, Schema
 from shoal.mechanisms.calibrate import best
 from shoal.mechanisms.gaussian import DiscreteGaussian
 from shoal.mechanisms.laplace import DiscreteLaplace
-from shoal.mechanisms.reports import FrequencyMechanism
-from shoal.mechanisms.response import RandomResponse
 from shoal.mechanisms.sensitivity import ClippedVector
 from shoal.names import counted
 from shoal.privacy.events import Event, Unit
-from shoal.privacy.rounding import float_from_grains, grains_up, sum_up
+from shoal.privacy.rounding import float_from_grains, grains_up, share, sum_up
+from shoal.protocols.anonml.analysis import table_errors
+from shoal.protocols.anonml.params import Plus
+from shoal.protocols.anonml.script import Script
 from shoal.study.parts import Release
-from shoal.study.priced import Forecast, most_counted_cells, n_cells, scope_of, share, unpriceable
+from shoal.study.priced import Forecast, most_counted_cells, n_cells, scope_of, unpriceable
 from shoal.study.settings import DDML
 from shoal.study.spec import Study
 
-_GRID_CELLS = 10
-"""Cells of the public grid of a number: its lowest value, four equal widths, four that grow, and missing."""
 # The shares of a table add up to 1.
 _HALF_OF_ALL = 0.5
-_PAPERS_MECHANISMS = ("random-response", "rappor", "pq")
 
 
-def price_anonml(study: Study) -> list[Release]:
-    """AnonML: one answer with the whole budget, or the paper's several with a share each.
+def price_anonml(study: Study, script: Script) -> list[Release]:
+    """AnonML: what the script says that its questions cost, which is what a ledger is charged.
 
     Notes
     -----
@@ -39,11 +38,21 @@ def price_anonml(study: Study) -> list[Release]:
     -------
     Unit person, replace, against everyone. The question is drawn without a look at the row, so an answer costs its own epsilon.
     """
-    releases = _histograms(study) if study.variant == "paper" else [_one_answer(study)]
-    return releases + _free_answers(study)
+    counts = Counter((_in_words(script, name), event) for name, event in script.prices.items())
+    return [Release(name, event, count) for (name, event), count in counts.items()] + free_answers(study)
 
 
-def _free_answers(study: Study) -> list[Release]:
+def _in_words(script: Script, name: str) -> str:
+    kind, _, number = name.partition("/")
+    if isinstance(script.params, Plus):
+        return "one randomised answer to one question"
+    if kind == "median":
+        return f"a perturbed bit for the median of {number}"
+    return f"a perturbed table of {counted(script.params.subset_size, 'feature')} and the label"
+
+
+def free_answers(study: Study) -> list[Release]:
+    """The answers that the analyst may ask for freely, under ``[queries]``."""
     if study.queries is None:
         return []
     cells = most_counted_cells(study, study.queries)
@@ -51,36 +60,7 @@ def _free_answers(study: Study) -> list[Release]:
     return [Release("a randomised answer to a free question", event.reading(*study.queries.features), study.queries.n_queries)]
 
 
-def _one_answer(study: Study) -> Release:
-    """Which question a person draws is not known beforehand: the dearest one is charged."""
-    events = [table.event() for table in _tables(study).values()]
-    dearest = max(events, key=lambda event: event.epsilon)
-    return Release("one randomised answer about one feature and the label", dearest.reading(*_columns(study)))
-
-
-def _tables(study: Study) -> dict[int, FrequencyMechanism]:
-    """The mechanism of each size of question; a number without public bins is asked about by one bit.
-
-    Where messages are shuffled there is one phase, so that the crowd is everybody: such a number is cut by a public grid instead.
-    """
-    unbinned = _GRID_CELLS * _n_labels(study) if study.trust == "shuffled" else 2
-    sizes = {feature.n_bins * _n_labels(study) if feature.n_bins else unbinned for feature in study.schema().features}
-    return {size: best(study.privacy.epsilon, size, study.participation.size) for size in sorted(sizes)}
-
-
-def _histograms(study: Study) -> list[Release]:
-    n_subsets, n_medians = _n_subsets(study), len(_without_bins(study))
-    epsilon_release = share(study.privacy.epsilon, Fraction(1, _price_divisor(study)))
-    cells = _subset_cells(study)
-    table = best(epsilon_release, cells, study.participation.size, _PAPERS_MECHANISMS)
-    releases = [Release(f"a perturbed table of {cells} cells", table.event().reading(*_columns(study)), n_subsets)]
-    if n_medians:
-        median = RandomResponse(epsilon_release, 2).event().reading(*_without_bins(study))
-        releases.append(Release("a perturbed bit for the median of a number", median, n_medians))
-    return releases
-
-
-def paper_total(study: Study) -> float | None:
+def paper_total(study: Study, script: Script | None) -> float | None:
     """The total of equation 6, which the paper's variant may be accounted by; None for other studies.
 
     Notes
@@ -88,53 +68,30 @@ def paper_total(study: Study) -> float | None:
     Ref: AnonML equation 6: the larger of what one feature and what the label spend. It holds if features are independent (errata A-06).
     Free questions may be about that feature and about the label, and are added to both.
     """
-    if study.protocol != "anonml" or study.variant != "paper":
+    if script is None or isinstance(script.params, Plus):
         return None
-    table, *median = _histograms(study)
-    free = [release.event.epsilon for release in _free_answers(study) for _ in range(release.count)]
-    of_a_feature = sum_up([table.event.epsilon, *(release.event.epsilon for release in median), *free])
-    return max(of_a_feature, sum_up([table.event.epsilon] * table.count + free))
+    tables = [event.epsilon for name, event in script.prices.items() if name.startswith("table/")]
+    medians = [event.epsilon for name, event in script.prices.items() if name.startswith("median/")]
+    free = [release.event.epsilon for release in free_answers(study) for _ in range(release.count)]
+    return max(sum_up([tables[0], *medians[:1], *free]), sum_up([*tables, *free]))
 
 
-def _price_divisor(study: Study) -> int:
-    """How many releases share the budget: all of them, or those of the dearest feature or of the label in equation 6."""
-    n_subsets, has_medians = _n_subsets(study), bool(_without_bins(study))
-    if study.anonml is not None and study.anonml.accounting == "paper":
-        return max(n_subsets, 1 + has_medians)
-    return n_subsets + len(_without_bins(study))
-
-
-def _n_subsets(study: Study) -> int:
-    return study.anonml.n_subsets or 1 if study.anonml else 1
-
-
-def _subset_cells(study: Study) -> int:
-    """Cells of the largest table that the paper's aggregator may ask for; a number without bins is cut at its median."""
-    size = study.anonml.subset_size or 1 if study.anonml else 1
-    cells = sorted((n_cells(feature, 2) for feature in study.schema().features), reverse=True)
-    return math.prod(cells[:size]) * _n_labels(study)
-
-
-def forecast_anonml(study: Study, n_people: int | None = None) -> list[Forecast]:
-    """Expected error of the tables from so many people, at the declared size where no number is given.
+def forecast_anonml(script: Script, n_people: int) -> list[Forecast]:
+    """Expected error of the tables from so many people, the smallest first.
 
     Notes
     -----
     Ref: AnonML Theorem 2, equation 4; errata A-04.
     """
-    people = n_people or study.participation.size
-    if study.variant == "paper":
-        n = max(1, people // (study.anonml.n_partitions or 1 if study.anonml else 1))
-        cells = _subset_cells(study)
-        table = best(share(study.privacy.epsilon, Fraction(1, _price_divisor(study))), cells, n, _PAPERS_MECHANISMS)
-        return [_forecast(cells, table, n)]
-    n = max(1, people // len(study.feature))
-    return [_forecast(cells, table, n) for cells, table in _tables(study).items()][-4:]
-
-
-def _forecast(cells: int, table: FrequencyMechanism, n: int) -> Forecast:
-    what = f"root mean square error (L2) of the shares in a table of {counted(cells, 'cell')} from {counted(n, 'answer')} ({table.name})"
-    return Forecast(what, table.expected_error(n), useless_from=_HALF_OF_ALL)
+    return [
+        Forecast(
+            f"root mean square error (L2) of the shares in a table of {counted(table.cells, 'cell')} "
+            f"from {counted(table.answers, 'answer')} ({table.mechanism})",
+            table.error,
+            useless_from=_HALF_OF_ALL,
+        )
+        for table in table_errors(script, n_people)
+    ]
 
 
 def price_ddml(study: Study) -> list[Release]:
@@ -193,10 +150,6 @@ def _width(schema: Schema, name: str) -> int:
 
 def _columns(study: Study) -> tuple[str, ...]:
     return (*study.schema().names, study.label.name)
-
-
-def _without_bins(study: Study) -> list[str]:
-    return [feature.name for feature in study.schema().features if feature.n_bins is None]
 
 
 def _n_labels(study: Study) -> int:

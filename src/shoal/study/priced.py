@@ -1,15 +1,12 @@
-"""The scope that a study's figures have, shares of a budget that never add up to more than it, and forecasts."""
+"""The scope that a study's figures have, and forecasts."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from fractions import Fraction
 
 from shoal.domain import Feature
 from shoal.errors import SpecError
 from shoal.privacy.events import LOCAL_PERSON, Relation, Scope
-from shoal.privacy.rounding import GRAINS
 from shoal.study.spec import Queries, Study
 
 
@@ -51,17 +48,6 @@ def _adversary(study: Study) -> str:
     if study.pfds is not None and study.trust == "secure-sum":
         return f"all who read the release and up to {study.pfds.max_colluders} colluding holders"
     return "all who read the release"
-
-
-def share(epsilon: float, part: Fraction) -> float:
-    """A part of a budget, rounded down to a grain, so that the parts together never exceed it.
-
-    Examples
-    --------
-    >>> share(1.0, Fraction(1, 3)), share(2.0, Fraction(35, 100))
-    (0.333333333333, 0.7)
-    """
-    return math.floor(Fraction(repr(epsilon)) * part * GRAINS) / GRAINS
 
 
 def unpriceable(what: str, *, why: str | None = None, fix: str | None = None) -> SpecError:

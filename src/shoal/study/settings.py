@@ -21,7 +21,7 @@ class AnonML(Table):
 
     Notes
     -----
-    Ref: AnonML §VI-A for k_p, k_h and k_s; §VII-D, equation 6, for the paper's accounting.
+    Ref: AnonML §VI-A for k_p, k_h and k_s; §VI-B for classifiers and scores; §VII-D, equation 6, for the paper's accounting.
     """
 
     n_partitions: Small | None = Field(
@@ -32,6 +32,12 @@ class AnonML(Table):
     accounting: Literal["plain", "paper"] = Field(
         default="plain",
         description='"plain": epsilon is the sum of all releases. "paper": the total of equation 6; the sum is shown beside it.',
+    )
+    classifier: Literal["logistic", "tree"] = Field(
+        default="logistic", description="What is learned on each table: logistic regression, or a decision tree. Variant paper."
+    )
+    score: Literal["f1", "auc", "accuracy"] = Field(
+        default="f1", description="Cross-validated score of a classifier, its weight in the vote. Variant paper."
     )
 
 

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from shoal.privacy.events import Event
-from shoal.study.parts import Release
-from shoal.study.price_people import n_weights
+from fractions import Fraction
+
+from shoal.names import counted
+from shoal.protocols.anonml.analysis import BITS, BLOCKS, PLACING, TABLES, packet_bytes, report_bytes, shares
+from shoal.protocols.anonml.params import Paper
+from shoal.protocols.anonml.plus import PlusScript
+from shoal.protocols.anonml.script import Script
+from shoal.study.price_people import free_answers, n_weights
 from shoal.study.spec import Study
 
 _WEIGHT_BYTES = 4
 
+_QUESTIONS = {
+    PLACING: "whether one of your numbers is above a given point",
+    TABLES: "which bin of one feature is yours, with your label",
+    BITS: "one yes or no about a feature, your label, or whether they agree",
+    BLOCKS: "which levels of a few features are yours, with your label",
+}
+_DOINGS = {
+    PLACING: "place quantiles",
+    TABLES: "answer tables of one feature and the label",
+    BITS: "answer one bit about a feature, the label, or whether they agree",
+    BLOCKS: "answer about several features and the label at once",
+}
 
-def leaves(study: Study, releases: tuple[Release, ...]) -> str:
+
+def leaves(study: Study, script: Script | None) -> str:
     """What leaves, and that nothing else does."""
-    if study.protocol == "anonml":
-        n = sum(release.count for release in releases)
-        what = "one random-looking answer" if n == 1 else f"{n} random-looking answers"
-        return f"{what}; nothing else about you"
+    if script is not None:
+        free = f"; and up to {counted(study.queries.n_queries, 'randomised answer')} to free questions" if study.queries else ""
+        return f"{_packets(script)}{free}; nothing else about you"
     if study.protocol == "ddml":
         n = study.privacy.n_updates
         times = "once" if n == 1 else f"up to {n} times"
@@ -29,19 +46,46 @@ def leaves(study: Study, releases: tuple[Release, ...]) -> str:
     return "tables of counts of your rows, each count blurred by noise; no row"
 
 
-def n_bytes(study: Study, releases: tuple[Release, ...]) -> int | None:
-    """Bytes of the answers or weights themselves, without their envelope; None where the number depends on the tree."""
+def _packets(script: Script) -> str:
+    if isinstance(script, PlusScript):
+        asked = [_QUESTIONS[kind] for kind in shares(script)]
+        return (
+            "one packet: a ticket without your name, the number of a question and a randomised answer to it. "
+            f"The ticket draws the question: {', or '.join(asked)}"
+        )
+    n = len(script.prices)
+    same = "" if n == 1 else ", with the same ticket in all of them"
+    return f"{counted(n, 'packet')}: each a ticket without your name, the number of a question and a randomised answer to it{same}"
+
+
+def who_is_asked(script: Script) -> str:
+    """What is asked of which share of the people, by the study's rule."""
+    if isinstance(script, PlusScript):
+        (first, share), *others = shares(script).items()
+        parts = [f"{_percent(share)} of the people {_DOINGS[first]}", *(f"{_percent(share)} {_DOINGS[kind]}" for kind, share in others)]
+        return f"Everyone answers one question: {', '.join(parts)}."
+    paper = script.params
+    assert isinstance(paper, Paper)
+    tables = f"{counted(paper.n_subsets, 'table')} of {counted(paper.subset_size, 'feature')} and the label"
+    numbers = f", and one bit about the median of each of {counted(len(paper.unbinned), 'number')}" if paper.unbinned else ""
+    return f"Everyone is in one of {counted(paper.n_partitions, 'partition')}, and answers {tables}{numbers}."
+
+
+def _percent(share: Fraction) -> str:
+    return f"{float(100 * share):.3g} %"
+
+
+def n_bytes(study: Study, script: Script | None) -> int | None:
+    """Most bytes that leave: whole packets, free answers without their envelope, weights; None where the number depends on the tree."""
     if study.protocol == "ddml":
         return _WEIGHT_BYTES * n_weights(study) * study.privacy.n_updates
-    if study.protocol == "anonml":
-        return sum(release.count * _report_bytes(release.event) for release in releases)
-    return None
-
-
-def _report_bytes(event: Event) -> int:
-    cells = int(event.parameters["cardinality"])
-    bits = (cells - 1).bit_length() if event.mechanism == "random-response" else cells
-    return -(-bits // 8)
+    if script is None:
+        return None
+    free = sum(
+        release.count * report_bytes(release.event.mechanism, int(release.event.parameters["cardinality"]))
+        for release in free_answers(study)
+    )
+    return len(script.prices) * packet_bytes(script) + free
 
 
 def seen_by(study: Study) -> str:

@@ -1,4 +1,4 @@
-"""``shoal audit mechanism``: what it prints, and its exit code."""
+"""``shoal audit``: what it prints, and its exit code."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from shoal.audit import mechanisms
+from shoal.audit import mechanisms, studies
 from shoal.cli.main import run
+from shoal.study.templates import study_text
 
 FAST = ["--samples", "20000"]
 
@@ -70,3 +71,56 @@ def test_the_help_names_every_mechanism(capsys):
     run(["audit", "mechanism", "--help"])
     printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert all(name in printed for name in mechanisms.SUBJECTS)
+
+
+@pytest.fixture
+def study_file(tmp_path):
+    path = tmp_path / "study.toml"
+    path.write_text(study_text("anonml"), encoding="utf-8")
+    return path
+
+
+def test_a_study_is_held_against_its_label(study_file, capsys):
+    assert run(["audit", "study", str(study_file), "--samples", "1000"]) == 0
+    printed = capsys.readouterr().out
+    for part in (
+        "study     Who finishes the course?",
+        "claim     epsilon 2.0, delta 0",
+        "unit      person",
+        "relation  replace",
+        "against   everyone",
+        "ledger    counts epsilon 2.0 for a peer",
+        "packets   at most 1 of a peer, in 1 phase",
+        "bound     epsilon at least 1.",
+        "samples   1000 peers with each of three rows",
+        "seen in   what was answered, by peers with ",
+        "verdict   consistent",
+        f"next      shoal audit study {study_file} --samples 4000",
+    ):
+        assert part in printed
+
+
+def test_the_audit_of_a_study_as_json(study_file, capsys):
+    assert run(["audit", "study", str(study_file), "--samples", "1000", "--confidence", "0.99", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["unit"], data["relation"], data["adversary"], data["epsilon"], data["delta"]) == ("person", "replace", "everyone", 2, 0)
+    assert 1 < data["bound"] <= 2
+    assert (data["ledger"], data["packets"], data["phases"], data["verdict"]) == (2, 1, 1, "consistent")
+    assert (data["samples"], data["confidence"], data["title"]) == (1000, 0.99, "Who finishes the course?")
+    assert data["seen_in"] == "what was answered"
+    assert len(set(data["rows"])) == 2
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_a_study_that_reveals_more_than_its_label_says_is_exit_code_7(study_file, monkeypatch, capsys, flags):
+    honest = studies.claim_of
+    monkeypatch.setattr(studies, "claim_of", lambda study: replace(honest(study), epsilon=0.5))
+    assert run(["audit", "study", str(study_file), "--samples", "1000", *flags]) == 7
+    printed = capsys.readouterr().out
+    assert json.loads(printed)["verdict"] == "broken" if flags else "verdict   BROKEN: the bound is above the claim" in printed
+
+
+def test_a_study_of_another_protocol_is_a_sentence(study_file, capsys):
+    study_file.write_text(study_text("sdq"), encoding="utf-8")
+    assert run(["audit", "study", str(study_file)]) == 2
+    assert "AUDIT-001  A study of sdq cannot be audited as a whole yet." in capsys.readouterr().err

@@ -34,6 +34,23 @@ def test_prints_digest_prices_and_label(protocol: str, tmp_path: Path, capsys: p
     assert "release   " in printed and "total     epsilon" in printed and "PRIVACY LABEL" in printed and "next      shoal check" in printed
 
 
+def test_says_what_is_asked_of_whom_and_shows_the_worst_forecasts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = "".join(f'[[feature]]\nname = "f{n}"\nvalues = {[str(i) for i in range(n)]}\n' for n in (10, 20, 30))
+    path = write(tmp_path, "anonml", ("[privacy]", f"{more}[privacy]"))
+    check(path)
+    printed = capsys.readouterr().out
+    assert "note      Everyone answers one question: 100 % of the people answer tables of one feature and the label." in printed
+    assert printed.count("forecast  ") == 4 and "table of 62 cells" in printed and "table of 8 cells" not in printed
+    check(path, json=True)
+    assert len(json.loads(capsys.readouterr().out)["plan"]["forecasts"]) == 5
+
+
+def test_leads_on_to_a_simulation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rows.csv").write_text("hours_watched,homework_mean,forum_posts,country,passed\n10,50,3,DE,no\n")
+    check(write(tmp_path), data=str(tmp_path / "rows.csv"))
+    assert f"next      shoal simulate {tmp_path}/study.toml --data {tmp_path}/rows.csv" in capsys.readouterr().out
+
+
 def test_json_holds_the_plan_and_the_label(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path)
     check(path, json=True)

@@ -37,6 +37,11 @@ def test_the_minimum_counts_because_it_may_be_all_who_come() -> None:
     assert "20 participants" in doubt and "from 5 answers" in doubt
 
 
+def test_noise_in_some_tables_only_is_said_to_be_that() -> None:
+    [doubt] = doubted("anonml", ("minimum = 2000", "minimum = 60"))
+    assert "minimum of 60 participants some of the result is mostly noise" in doubt and "from 15 answers" in doubt
+
+
 PAPER = ('variant = "plus"', 'variant = "paper"'), ("[privacy]", "[anonml]\nn_partitions = 2\nn_subsets = 1\nsubset_size = 2\n[privacy]")
 
 

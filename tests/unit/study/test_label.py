@@ -80,7 +80,7 @@ def test_the_text_says_all_that_consent_needs():
         "Study Who finishes the course? digest 7f3a-91c2-0be4",
         "By tutors@example.org",
         "anonml, local: what leaves is already private; nobody has to be trusted",
-        "Leaves here one message of 4 random-looking bits (1,048 bytes)",
+        "Leaves here one message of 4 random-looking bits (at most 1,048 bytes)",
         "Seen by the coordinator, without your name",
         "everything about one person (unit: person)",
         "(relation: replace); against everyone",

@@ -9,12 +9,17 @@ import pytest
 
 from shoal.errors import SpecError
 from shoal.mechanisms.calibrate import best
+from shoal.privacy.accountant import sequential
 from shoal.privacy.events import LOCAL_PERSON, Relation, Unit
 from shoal.privacy.shuffle import amplify
+from shoal.protocols.anonml.analysis import packet_bytes
+from shoal.protocols.anonml.params import Paper
+from shoal.study.anonml import params_of, script_of
 from shoal.study.load import parse
+from shoal.study.manifest import Manifest
 from shoal.study.parts import BudgetLine
 from shoal.study.plan import Plan, make_plan
-from shoal.study.price_people import n_weights, paper_total
+from shoal.study.price_people import n_weights
 from shoal.study.spec import Study
 from shoal.study.templates import PROTOCOLS, study_text
 
@@ -62,43 +67,102 @@ class TestAnonML:
         assert count == 1 and epsilon == pytest.approx(1.2, abs=1e-12) and epsilon <= 1.2
         assert plan.loss.scope == LOCAL_PERSON
         assert plan.releases[0].event.reads == ("age", "height", "kind", "naps")
-        assert plan.statement().leaves == "one random-looking answer; nothing else about you"
+
+    def test_plus_sends_one_packet_and_the_label_says_which_questions_there_are(self) -> None:
+        label = make_plan(study("anonml")).statement()
+        assert label.leaves.startswith("one packet: a ticket without your name, the number of a question and a randomised answer to it.")
+        assert label.leaves.endswith("; nothing else about you") and "above a given point" in label.leaves
+        assert "which bin of one feature" in label.leaves and "levels" not in label.leaves
+        binned = make_plan(study("anonml", feature=FEATURES[:2])).statement().leaves
+        assert "above a given point" not in binned and "which bin of one feature" in binned
+        blocks = study("anonml", privacy={"epsilon": 8.0}, participation={"minimum": 10, "size": 10**6})
+        assert "levels of a few features" in make_plan(blocks).statement().leaves
+
+    def test_the_plan_says_what_is_asked_of_whom(self) -> None:
+        assert make_plan(study("anonml", privacy={"epsilon": 2.0})).notes == (
+            "Everyone answers one question: 4 % of the people place quantiles, 96 % answer tables of one feature and the label.",
+        )
+        paper = make_plan(study("anonml", variant="paper", anonml=PAPER)).notes[0]
+        assert paper == (
+            "Everyone is in one of 4 partitions, and answers 3 tables of 1 feature and the label, "
+            "and one bit about the median of each of 1 number."
+        )
+        binned = make_plan(study("anonml", variant="paper", anonml={**PAPER, "n_subsets": 2}, feature=FEATURES[:2])).notes[0]
+        assert binned == "Everyone is in one of 4 partitions, and answers 2 tables of 1 feature and the label."
+
+    def test_the_bytes_are_those_of_whole_packets(self) -> None:
+        plan = make_plan(study("anonml"))
+        assert plan.script is not None and plan.statement().bytes == packet_bytes(plan.script) > 64
+        # Four more answers about at most four cells, a byte each.
+        assert make_plan(study("anonml", queries=QUERIES)).statement().bytes == packet_bytes(plan.script) + 4
+        paper = make_plan(study("anonml", variant="paper", anonml=PAPER))
+        assert paper.script is not None and paper.statement().bytes == 4 * packet_bytes(paper.script)
+        assert paper.statement().leaves.startswith("4 packets: each a ticket") and "with the same ticket in all" in paper.statement().leaves
+        one = make_plan(study("anonml", variant="paper", anonml={**PAPER, "n_subsets": 1}, feature=FEATURES[:2])).statement().leaves
+        assert one.startswith("1 packet: ") and "same ticket" not in one
+
+    def test_the_papers_subsets_are_those_of_the_digest(self) -> None:
+        spec = study("anonml", variant="paper", anonml={"n_partitions": 1, "n_subsets": 1, "subset_size": 1}, feature=FEATURES[:2])
+        forecasts = {tuple(forecast.value for forecast in make_plan(spec, bytes([i] * 32)).forecasts) for i in range(20)}
+        assert len(forecasts) == 2
+        assert make_plan(spec).forecasts == make_plan(spec, Manifest(spec).digest).forecasts
+
+    @pytest.mark.parametrize("more", [{}, {"variant": "paper", "anonml": PAPER}])
+    def test_a_ledger_is_charged_what_the_plan_says(self, more: dict[str, Any]) -> None:
+        spec, digest = study("anonml", **more), bytes(range(32))
+        plan = make_plan(spec, digest)
+        prices = script_of(spec, digest).prices
+        assert sorted(map(repr, plan.events)) == sorted(map(repr, prices.values()))
+        assert sequential(plan.charges) == plan.loss == sequential(list(prices.values()))
 
     def test_plus_forecasts_the_error_of_equation_4(self) -> None:
-        plan = make_plan(study("anonml"))
-        n = 10_000 // 3
-        assert [forecast.value for forecast in plan.forecasts] == [best(1.2, cells, n).expected_error(n) for cells in (2, 6, 8)]
+        plan = make_plan(study("anonml", privacy={"epsilon": 2.0}))
+        n = 3_200  # a third of the 96 % who answer tables
+        # age three bins and missing, kind three, height at most four cuts and missing; each with two labels.
+        assert [forecast.value for forecast in plan.forecasts] == [best(2.0, cells, n).expected_error(n) for cells in (6, 8, 12)]
 
     def test_paper_shares_the_budget_among_tables_and_medians(self) -> None:
         plan = make_plan(study("anonml", variant="paper", anonml=PAPER))
-        tables, medians = plan.releases
+        medians, tables = plan.releases
         assert (tables.count, medians.count) == (3, 1)
         assert tables.event.epsilon == pytest.approx(0.3) and medians.event.epsilon == pytest.approx(0.3)
         assert medians.event.reads == ("height",)
         assert plan.loss.epsilon == pytest.approx(1.2) and plan.loss.epsilon <= 1.2
         # Equation 6: one feature spends 0.6 (its table and its median), the label 0.9 (three tables).
-        assert paper_total(plan.study) == pytest.approx(0.9)
+        assert plan.to_dict()["paper_epsilon"] == pytest.approx(0.9)
         assert plan.statement().paper_epsilon == pytest.approx(0.9)
 
     def test_paper_accounting_spends_more_than_it_says_and_the_plan_shows_both(self) -> None:
         plan = make_plan(study("anonml", variant="paper", anonml={**PAPER, "accounting": "paper"}))
         assert [release.event.epsilon for release in plan.releases] == [pytest.approx(0.4)] * 2
-        assert paper_total(plan.study) == pytest.approx(1.2)
+        assert plan.statement().paper_epsilon == pytest.approx(1.2)
         assert plan.loss.epsilon == pytest.approx(1.6)
-        assert "1.2" in plan.notes[0] and "1.6" in plan.notes[0]
+        assert "1.2" in plan.notes[1] and "1.6" in plan.notes[1]
+        assert "plain sum of 4 releases" in str(plan.statement()) and "own accounting: epsilon 1.2" in str(plan.statement())
 
     def test_one_table_and_a_median_in_equation_6(self) -> None:
         settings = {"n_partitions": 1, "n_subsets": 1, "subset_size": 3, "accounting": "paper"}
         plan = make_plan(study("anonml", variant="paper", anonml=settings))
-        assert plan.releases[0].event.epsilon == pytest.approx(0.6) and plan.releases[0].name == "a perturbed table of 72 cells"
-        assert paper_total(plan.study) == pytest.approx(1.2)
+        assert [release.name for release in plan.releases] == [
+            "a perturbed bit for the median of height",
+            "a perturbed table of 3 features and the label",
+        ]
+        assert [release.event.epsilon for release in plan.releases] == [pytest.approx(0.6)] * 2
+        assert plan.releases[1].event.parameters["cardinality"] == 72
+        assert plan.statement().paper_epsilon == pytest.approx(1.2)
 
     def test_declared_bins_need_no_median(self) -> None:
         plan = make_plan(study("anonml", variant="paper", anonml={**PAPER, "n_subsets": 2}, feature=FEATURES[:2]))
         [tables] = plan.releases
         assert tables.count == 2 and tables.event.epsilon == pytest.approx(0.6)
-        cells = best(tables.event.epsilon, 8, 2500, ("random-response", "rappor", "pq"))
-        assert [forecast.value for forecast in plan.forecasts] == [pytest.approx(cells.expected_error(2500))]
+        both = [best(tables.event.epsilon, cells, 2500, ("random-response", "rappor", "pq")) for cells in (6, 8)]
+        assert [forecast.value for forecast in plan.forecasts] == [pytest.approx(table.expected_error(2500)) for table in both]
+
+    def test_the_papers_settings_reach_the_parameters(self) -> None:
+        params = params_of(study("anonml", variant="paper", anonml={**PAPER, "classifier": "tree", "score": "auc", "accounting": "paper"}))
+        assert isinstance(params, Paper)
+        assert (params.classifier, params.score, params.accounting, params.n_partitions) == ("tree", "auc", "paper", 4)
+        assert params_of(study("anonml", variant="paper", anonml=PAPER)) == Paper(params.schema, 1.2, 10_000, 4, 3, 1)
 
     def test_a_table_of_too_many_cells_is_refused(self) -> None:
         wide = [{"name": f"f{i}", "values": [str(v) for v in range(1000)]} for i in range(4)]
@@ -110,7 +174,7 @@ class TestAnonML:
         plan = make_plan(study("anonml", queries=QUERIES))
         assert plan.loss.epsilon == pytest.approx(2.2)
         assert plan.releases[1].count == 4 and plan.releases[1].event.reads == ("age", "kind")
-        assert plan.statement().leaves.startswith("5 random-looking answers")
+        assert "; and up to 4 randomised answers to free questions; nothing else" in plan.statement().leaves
 
     @pytest.mark.parametrize("protocol", ["anonml", "sdq", "pfds"])
     def test_a_number_without_bins_cannot_be_counted(self, protocol: str) -> None:

@@ -112,5 +112,6 @@ def test_a_shuffled_number_without_bins_is_cut_by_a_public_grid() -> None:
     text = study_text("anonml").replace('trust = "local"', 'trust = "shuffled"').replace("bins = [0, 2, 10]\n", "")
     text = text.replace("epsilon = 2.0 ", "delta = 1e-6\nepsilon = 2.0 ").replace("minimum = 2000 ", "honest_share = 0.9\nminimum = 2000 ")
     forecasts = [forecast.what for forecast in make_plan(parse(text)).forecasts]
-    assert any("20 cells" in what for what in forecasts)
+    # The lowest value, three cuts between four equal widths and three between growing ones: eight bins, each with two labels.
+    assert any("16 cells" in what for what in forecasts)
     assert not any(" 2 cells" in what for what in forecasts)

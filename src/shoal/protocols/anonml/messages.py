@@ -1,0 +1,61 @@
+"""What travels in AnonML: the aggregator opens a phase to everyone, a peer answers its question in a packet of its own."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from shoal.messages.base import Message, Record, Registry
+from shoal.protocols.anonml.assignment import TICKET_BYTES
+
+Ticket = Annotated[bytes, Field(min_length=TICKET_BYTES, max_length=TICKET_BYTES)]
+Natural = Annotated[int, Field(ge=0)]
+
+
+class Publication(Record):
+    """What the questions of a phase depend on: learned from the answers of earlier phases, and public.
+
+    Parameters
+    ----------
+    points
+        A point for each search that goes on: is your number greater?
+    cuts
+        The cut points of each number without public bins, in the schema's order, once they are placed.
+    levels
+        The level of each bin of each feature, for block questions.
+    """
+
+    points: tuple[float, ...] = ()
+    cuts: tuple[tuple[float, ...], ...] = ()
+    levels: tuple[tuple[Natural, ...], ...] = ()
+
+
+class Ask(Message):
+    """A phase is open; whoever's ticket belongs to it may answer."""
+
+    type_name: ClassVar[str] = "anonml.ask"
+    max_bytes: ClassVar[int] = 1 << 22
+
+    phase: Natural
+    publication: Publication
+
+
+class Answer(Message):
+    """One randomised answer. The ticket shows that the question is the sender's, and that it is the first answer to it."""
+
+    type_name: ClassVar[str] = "anonml.answer"
+    spends: ClassVar[bool] = True
+    is_anonymous: ClassVar[bool] = True
+
+    ticket: Ticket
+    phase: Natural
+    question: Natural
+    report: bytes
+
+    @property
+    def submission(self) -> bytes:
+        return self.ticket + f"{self.phase}/{self.question}".encode()
+
+
+MESSAGES = Registry(Ask, Answer)

@@ -1,0 +1,149 @@
+"""Where runs are carried out: in this process, in several, or on a Dask cluster inside the same trust domain.
+
+A run is a function of its task and of the rows, so that the result is the same wherever and in whatever order runs are carried out.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import signal
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import Any
+from urllib.parse import urlsplit
+
+from shoal.errors import TransportError, UsageError
+from shoal.names import shown
+from shoal.sim.anonml import Outcome, Split, Task, run
+
+PATIENCE = 10.0
+"""Seconds to wait for a cluster and for its first worker."""
+
+_adopted: list[Split] = []
+
+
+def run_all(tasks: Sequence[Task], split: Split, jobs: int = 1, engine: str = "local") -> list[Outcome]:
+    """Carry out all runs, and give their outcomes in the order of the tasks.
+
+    Parameters
+    ----------
+    tasks, split
+        What to run, on which rows.
+    jobs
+        Processes of this machine; 1 for none but this one.
+    engine
+        ``"local"``, or ``"dask:ADDRESS"`` of a cluster's scheduler, on loopback or with TLS: the rows travel to it.
+    """
+    check_engine(jobs, engine)
+    if engine != "local":
+        return _on_dask(tasks, split, address_of(engine))
+    return _in_processes(tasks, split, jobs) if jobs > 1 else [run(task, split) for task in tasks]
+
+
+def check_engine(jobs: int, engine: str) -> None:
+    """Refuse what cannot be carried out, before anything is."""
+    if jobs < 1:
+        raise UsageError("USAGE-001", f"--jobs {jobs} leaves nobody to do the work.", fix="--jobs 1, or more.")
+    if engine == "local":
+        return
+    address_of(engine)
+    if jobs > 1:
+        raise UsageError("USAGE-001", "--jobs counts processes of this machine; a cluster has its own.", fix="Leave --jobs out.")
+    _distributed()
+
+
+def address_of(engine: str) -> str:
+    """The address of a cluster that may be given rows.
+
+    Examples
+    --------
+    >>> address_of("dask:127.0.0.1:8786")
+    'tcp://127.0.0.1:8786'
+    """
+    kind, _, address = engine.partition(":")
+    if kind != "dask":
+        what = f"There is no engine {shown(engine[:60])}."
+        raise UsageError("USAGE-001", what, fix="--engine local, or --engine dask:ADDRESS")
+    try:
+        parts = urlsplit(address if "://" in address else f"tcp://{address}")
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        host, port = "", None
+    if not host or port is None or parts.scheme not in ("tcp", "tls"):
+        raise UsageError("SIM-005", f"{shown(address[:60])} is not the address of a cluster.", fix="--engine dask:tls://host:8786")
+    if parts.scheme == "tcp" and not _is_loopback(host):
+        raise UsageError(
+            "SIM-005",
+            f"The cluster at {shown(host[:60])} is not given any rows.",
+            why="The rows of --data travel to it, and without TLS anyone on the way could read and change them.",
+            fix=f"--engine dask:tls://{shown(host[:60])}:{port}, if it is inside your own trust domain, or a cluster on this machine.",
+        )
+    return parts.geturl()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _in_processes(tasks: Sequence[Task], split: Split, jobs: int) -> list[Outcome]:
+    pool = ProcessPoolExecutor(min(jobs, len(tasks)), get_context("spawn"), initializer=adopt, initargs=(split,))
+    try:
+        # Each of the first tasks starts a child, which ignores what is ignored then: an interruption is for the parent to handle.
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            futures = [pool.submit(run_adopted, task) for task in tasks[:jobs]]
+        finally:
+            signal.signal(signal.SIGINT, handler)
+        futures += [pool.submit(run_adopted, task) for task in tasks[jobs:]]
+        return [future.result() for future in futures]
+    except BrokenProcessPool:
+        why = "It was ended from outside, or there was no memory left."
+        raise TransportError("SIM-006", "A process that simulates has gone.", why=why, fix="Try fewer --jobs.") from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def adopt(split: Split) -> None:
+    """Keep the rows for the runs of this process."""
+    _adopted[:] = [split]
+
+
+def run_adopted(task: Task) -> Outcome:
+    """One run on the rows of this process."""
+    return run(task, _adopted[0])
+
+
+def _on_dask(tasks: Sequence[Task], split: Split, address: str) -> list[Outcome]:
+    distributed = _distributed()
+    try:
+        client = distributed.Client(address, timeout=PATIENCE, set_as_default=False)
+    except (OSError, ValueError, TypeError, RuntimeError) as error:
+        raise _unreachable(
+            address, f"It did not answer within {PATIENCE:g} seconds, or not as a cluster does ({type(error).__name__})."
+        ) from None
+    with client:
+        try:
+            client.wait_for_workers(1, timeout=PATIENCE)
+            rows = client.scatter(split, broadcast=True)
+            outcomes: list[Outcome] = client.gather(client.map(run, tasks, [rows] * len(tasks), pure=False))
+        except (OSError, distributed.KilledWorker, distributed.CancelledError) as error:
+            raise _unreachable(address, f"It has no workers, or they have gone ({type(error).__name__}).") from None
+    return outcomes
+
+
+def _distributed() -> Any:
+    try:
+        import distributed
+    except ImportError:
+        raise UsageError("USAGE-002", "A cluster needs Dask, which is not installed.", fix="pip install 'shoal[dask]'") from None
+    return distributed
+
+
+def _unreachable(address: str, why: str) -> TransportError:
+    fix = "Start dask scheduler and dask worker, with shoal installed where they run."
+    return TransportError("SIM-006", f"The cluster at {shown(address)} cannot be used.", why=why, fix=fix)

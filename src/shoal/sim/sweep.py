@@ -1,0 +1,93 @@
+"""Grids over a study: some of its figures varied, every combination of them a point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from pydantic import ValidationError
+
+from shoal.errors import SpecError, UsageError
+from shoal.names import shown
+from shoal.sim.anonml import Outcome
+from shoal.sim.scores import MEASURES, Mean, mean_of
+from shoal.study.explain import explain
+from shoal.study.spec import Study
+
+SWEPT = {
+    "epsilon": ("privacy", float),
+    "size": ("participation", int),
+    "n_partitions": ("anonml", int),
+    "n_subsets": ("anonml", int),
+    "subset_size": ("anonml", int),
+}
+"""What may be varied: key -> its table in the study file, and its kind."""
+
+Settings = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One combination of a sweep, and the study that it makes."""
+
+    settings: Settings
+    study: Study
+
+    @property
+    def name(self) -> str:
+        """The settings in short, also as the name of a directory; empty for the study as it is."""
+        return ",".join(f"{key}={str(value).removesuffix('.0')}" for key, value in self.settings.items())
+
+
+def parse_sweeps(texts: Sequence[str]) -> dict[str, list[float]]:
+    """The values of each key that is varied.
+
+    Examples
+    --------
+    >>> parse_sweeps(["epsilon=0.5,1", "size=1000"])
+    {'epsilon': [0.5, 1.0], 'size': [1000]}
+    """
+    found: dict[str, list[float]] = {}
+    for text in texts:
+        key, _, values = text.partition("=")
+        if key not in SWEPT or key in found:
+            trouble = "is given twice" if key in found else "cannot be varied"
+            raise UsageError("SIM-004", f"A sweep: {shown(key[:60])} {trouble}.", fix=f"Choose among: {', '.join(SWEPT)}, each once.")
+        kind = SWEPT[key][1]
+        try:
+            found[key] = [kind(value) for value in values.split(",")]
+        except ValueError:
+            wanted = "whole numbers" if kind is int else "numbers"
+            fix = f"--sweep {key}={'1,2' if kind is int else '0.5,1,2'}"
+            raise UsageError("SIM-004", f"A sweep: {key} takes {wanted} with commas between, not {shown(values[:60])}.", fix=fix) from None
+    return found
+
+
+def grid(study: Study, sweeps: dict[str, list[float]]) -> list[Point]:
+    """Every combination of the values, the first key varying slowest; one point, the study itself, where nothing is varied."""
+    combinations = [dict(zip(sweeps, values, strict=True)) for values in product(*sweeps.values())]
+    if len({tuple(settings.values()) for settings in combinations}) < len(combinations):
+        raise UsageError("SIM-004", "A sweep names the same value twice.", fix="Give each value once.")
+    return [Point(settings, vary(study, settings)) for settings in combinations]
+
+
+def vary(study: Study, settings: Settings) -> Study:
+    """The study with some figures replaced; an error where that breaks a rule of the study file."""
+    content = study.content()
+    for key, value in settings.items():
+        table = SWEPT[key][0]
+        content[table] = {**(content[table] or {}), key: value}
+    asked = content["participation"]
+    # Whoever varies the size does not ask for a minimum that it cannot reach.
+    asked["minimum"] = min(asked["minimum"], max(1, asked["size"]))
+    try:
+        return Study.from_content(content)
+    except ValidationError as error:
+        first = explain(error)[0]
+        raise SpecError(first.code, f"sweep  {first.what}", fix=first.fix) from None
+
+
+def summary(outcomes: Sequence[Outcome]) -> dict[str, Mean]:
+    """Mean and standard error of each measure over the repeats of a point."""
+    return {measure: mean_of([getattr(outcome.scores, measure) for outcome in outcomes]) for measure in MEASURES}

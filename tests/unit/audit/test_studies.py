@@ -1,0 +1,101 @@
+"""The audit of a whole study: its claim, what it compares, and what it calls broken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shoal.audit.studies import SAMPLES, audit_study, claim_of
+from shoal.errors import UsageError
+from shoal.privacy.accountant import sequential
+from shoal.protocols.anonml.peer import AnonMLPeer
+from shoal.study.load import parse
+from shoal.study.plan import make_plan
+from shoal.study.templates import study_text
+from unit.audit.small_studies import BINNED, make_study, paper_study
+
+
+class TwiceAsked(AnonMLPeer):
+    """Answers a second question, under a name that its ledger does not know yet."""
+
+    def __init__(self, study, script, ticket, columns, label):
+        super().__init__(study, script, ticket, columns, label)
+        phase, question = self.mine["answer"]
+        self.mine["another answer"] = phase, (question + 2) % len(script.slots)
+
+    def price(self, question):
+        return super().price("answer")
+
+
+class Choosy(AnonMLPeer):
+    """Looks at its row to draw its question."""
+
+    def __init__(self, study, script, ticket, columns, label):
+        super().__init__(study, script, ticket, columns, label)
+        self.mine = {"answer": (0, int(label[0]))}
+
+
+def test_an_honest_study_is_consistent(entropy):
+    study = make_study(4.0, BINNED)
+    found = audit_study(study, 1000, 0.9, entropy)
+    assert found.fault is None
+    assert 2 < found.bound.epsilon <= found.claim.epsilon == 4
+    assert found.bound.alpha == pytest.approx(0.1 / 6)
+    assert found.bound.n == 500
+    assert found.seen_in == "what was answered"
+    assert (found.packets, found.n_phases, found.charged) == (1, 1, 4 * 10**12)
+
+
+def test_the_papers_answers_are_taken_together(entropy):
+    """One answer alone could show half of the claim at most."""
+    found = audit_study(paper_study(4.0, BINNED), 1000, 0.9, entropy)
+    assert found.fault is None
+    assert 2 < found.bound.epsilon <= 4
+    assert found.packets == 2
+
+
+def test_a_second_answer_is_found_in_the_packets(entropy):
+    found = audit_study(make_study(2.0), 1000, 0.9, entropy, TwiceAsked)
+    assert found.bound.epsilon > found.claim.epsilon == 2
+    assert found.fault == "the bound is above the claim, so a peer reveals more than the label says"
+
+
+def test_a_question_that_the_row_has_chosen_is_found_in_its_number(entropy):
+    found = audit_study(make_study(2.0), 1000, 0.9, entropy, Choosy)
+    assert found.seen_in == "which questions were answered"
+    assert found.rows[0].endswith("first class")
+    assert found.rows[1].endswith("last class")
+    assert found.bound.epsilon > found.claim.epsilon
+    assert found.charged == 2 * 10**12
+
+
+def test_a_second_answer_is_found_in_the_ledger_where_samples_are_too_few(entropy):
+    found = audit_study(make_study(0.1), 1000, 0.999, entropy, TwiceAsked)
+    assert found.bound.epsilon <= found.claim.epsilon
+    assert found.fault == "the ledger counts more than the claim, so a peer spends more than the label says"
+    assert replace(found, charged=10**11).fault is None
+
+
+def test_the_claim_is_the_label_s_without_free_questions():
+    study = make_study(1.0, queries={"features": ["age"], "n_queries": 2, "epsilon_release": 0.25})
+    assert make_plan(study).loss.epsilon == 1.5
+    assert claim_of(study).epsilon == 1
+
+
+def test_under_the_paper_s_accounting_the_claim_is_the_plain_sum():
+    study = paper_study(1.0, accounting="paper")
+    assert claim_of(study) == make_plan(study).loss == sequential(make_plan(study).events)
+    assert claim_of(study).epsilon == 1.5
+
+
+@pytest.mark.parametrize("protocol", ["ddml", "sdq", "pfds"])
+def test_other_protocols_are_not_audited_yet(protocol, entropy):
+    with pytest.raises(UsageError, match=f"AUDIT-001  A study of {protocol} cannot be audited as a whole yet"):
+        audit_study(parse(study_text(protocol)), SAMPLES, 0.9, entropy)
+
+
+@pytest.mark.parametrize(("samples", "confidence"), [(10, 0.999), (1000, 1.0)])
+def test_an_audit_that_could_say_nothing_is_refused(samples, confidence, entropy):
+    with pytest.raises(UsageError, match="USAGE-001"):
+        audit_study(make_study(1.0), samples, confidence, entropy)

@@ -1,0 +1,253 @@
+"""`shoal simulate`: what it prints beside what, what it writes, and what it refuses with a sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.cli import simulate as command
+from shoal.cli.main import run
+from shoal.entropy import SeededEntropy
+from shoal.study.load import load, parse
+from shoal.study.manifest import Manifest
+from shoal.study.plan import make_plan
+from shoal.study.templates import example_csv, study_text
+
+PAPER = (
+    ('variant = "plus"', 'variant = "paper"'),
+    ("[privacy]", "[anonml]\nn_partitions = 2\nn_subsets = 2\nsubset_size = 1\n[privacy]"),
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "rows.csv").write_text(example_csv(parse(study_text("anonml")), 800, SeededEntropy(1)))
+    write(tmp_path)
+    return tmp_path
+
+
+def write(home: Path, *edits: tuple[str, str], protocol: str = "anonml") -> None:
+    text = study_text(protocol)
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new, 1)
+    (home / "study.toml").write_text(text)
+
+
+def simulate(home: Path, *options: str) -> int:
+    return run(["simulate", str(home / "study.toml"), "--data", str(home / "rows.csv"), "--repeats", "2", *options])
+
+
+def told(home: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    assert simulate(home, *options, "--json") == 0
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
+
+
+def test_prints_the_study_between_guessing_and_no_privacy(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate(home) == 0
+    printed = capsys.readouterr().out
+    assert f"digest {Manifest(load(home / 'study.toml')).short}" in printed
+    assert "rows      600 people took part, 200 rows were set aside for testing; declared size 20,000" in printed
+    assert "price     epsilon 2.0 by plain sum of 1 release (unit person, relation replace, against everyone)" in printed
+    assert "answers   answers 600 (first run)" in printed
+    rows = [line for line in printed.splitlines() if line.startswith(("this study ", "most common class ", "without privacy "))]
+    assert len(rows) == 3 and "±" in rows[0] and rows[1].split()[-2:] == ["0.500", "0.000"]
+    assert "seconds   " in printed and "for 2 runs; ± is the standard error" in printed
+    assert printed.rstrip().endswith("--sweep epsilon=0.5,1,2,4")
+
+
+def test_warns_where_the_rows_are_not_the_study(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate(home) == 0
+    printed = capsys.readouterr().out
+    assert "WARNING   The study declares 20,000 people, and 600 took part" in printed and "Try --sweep size=600" in printed
+    assert "WARNING   The study learns nothing from fewer than 2,000 participants" in printed
+    write(home, ("size = 20000", "size = 700"), ("minimum = 2000", "minimum = 600"))
+    assert simulate(home) == 0
+    assert "WARNING" not in capsys.readouterr().out
+
+
+def test_learns_something_from_these_rows(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = told(home, capsys, "--sweep", "epsilon=8")
+    [point] = result["points"]
+    assert result["without_privacy"]["auc"] > point["scores"]["auc"]["value"] - 0.02 > 0.6
+    assert [run["auc"] for run in point["runs"]] != [point["scores"]["auc"]["value"]] * 2
+
+
+def test_the_same_seed_gives_the_same_figures(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, again, other = (told(home, capsys, "--seed", seed) for seed in ("1", "1", "2"))
+    assert first["points"] == again["points"] and first["points"] != other["points"]
+    assert first["without_privacy"] == again["without_privacy"] != other["without_privacy"]
+
+
+def test_a_point_of_a_sweep_is_the_study_with_that_value(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    swept = told(home, capsys, "--sweep", "epsilon=1,2")["points"]
+    [alone] = told(home, capsys)["points"]
+    assert swept[1]["scores"] == alone["scores"] and swept[0]["scores"] != alone["scores"]
+    assert [point["total"]["epsilon"] for point in swept] == [1.0, 2.0]
+
+
+def test_a_grid_is_a_table_with_a_line_for_each_point(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate(home, "--sweep", "epsilon=1,2", "--sweep", "size=1000,2000") == 0
+    lines = capsys.readouterr().out.splitlines()
+    head = next(i for i, line in enumerate(lines) if line.startswith("epsilon "))
+    assert [line.split()[:2] for line in lines[head : head + 5]] == [
+        ["epsilon", "size"],
+        *([epsilon, size] for epsilon in ("1", "2") for size in ("1000", "2000")),
+    ]
+    assert lines[-1].startswith("next      shoal check ")
+
+
+def test_the_papers_variant_shows_both_totals(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(home, *PAPER, ("bins = [0, 2, 10]\n", ""))
+    plan = make_plan(load(home / "study.toml"))
+    [point] = told(home, capsys)["points"]
+    assert point["total"]["epsilon"] == plan.loss.epsilon and point["paper_epsilon"] == plan.statement().paper_epsilon
+    assert simulate(home) == 0
+    printed = capsys.readouterr().out
+    assert "epsilon 2.0 by plain sum of 3 releases" in printed and "by equation 6, which takes features for independent, 1.334" in printed
+    assert "answers   placing 600 in 15 phases, answers 1,200 (first run)" in printed
+    assert simulate(home, "--sweep", "epsilon=1,2") == 0
+    printed = capsys.readouterr().out
+    assert "epsilon by plain sum, and by equation 6, as below" in printed and "plain sum  equation 6" in printed
+
+
+def test_without_perturbation_there_is_no_price(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(home, *PAPER)
+    assert simulate(home, "--without-perturbation") == 0
+    assert "price     none: without perturbation nothing is protected" in capsys.readouterr().out
+    [point] = told(home, capsys, "--without-perturbation")["points"]
+    assert point["total"] is None and point["paper_epsilon"] is None
+
+
+def test_a_crowd_is_priced_too(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(
+        home,
+        ('trust = "local"', 'trust = "shuffled"'),
+        ("epsilon = 2.0", "delta = 1e-6\nepsilon = 2.0"),
+        ("size =", "honest_share = 0.9\nsize ="),
+    )
+    assert simulate(home) == 0
+    assert "in the crowd epsilon 0.39" in capsys.readouterr().out
+
+
+def test_some_drop_out(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = told(home, capsys, "--dropout", "0.5")
+    [point] = result["points"]
+    assert 200 < point["people"] == sum(point["answers"]) < 400 and "--dropout 0.5" in result["command"]
+
+
+def test_one_run_has_no_standard_error(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate", str(home / "study.toml"), "--data", str(home / "rows.csv"), "--repeats", "1"]) == 0
+    assert "±" not in capsys.readouterr().out
+
+
+def test_writes_the_run_and_the_first_models(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate(home, "--out", str(home / "one")) == 0
+    assert f"wrote     {home}/one/run.json" in capsys.readouterr().out
+    written = json.loads((home / "one" / "run.json").read_text())
+    assert written["digest"] == Manifest(load(home / "study.toml")).digest.hex() and written["seed"] == 0
+    assert {"shoal", "python", "numpy", "scikit-learn"} <= set(written["versions"])
+    assert json.loads((home / "one" / "model.json").read_text())["kind"] == "additive"
+    (home / "two").mkdir()
+    result = told(home, capsys, "--sweep", "epsilon=0.5,1", "--out", str(home / "two"))
+    assert sorted(path.name for path in (home / "two").iterdir()) == ["epsilon=0.5", "epsilon=1", "run.json"]
+    assert all((home / "two" / point["model"]).is_file() for point in result["points"])
+
+
+def test_a_run_can_be_repeated_from_what_was_written(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--sweep", "epsilon=0.5,1", "--seed", "9", "--dropout", "0.1")
+    first = told(home, capsys, *options, "--out", str(home / "one"))
+    written = json.loads((home / "one" / "run.json").read_text())
+    assert written == first
+    assert run([*written["command"].split()[1:], "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert {**again, "seconds": 0} == {**first, "seconds": 0}
+
+
+def test_never_writes_over_anything(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "run_all", None)  # refused before anything runs
+    (home / "full").mkdir()
+    (home / "full" / "run.json").write_text("mine")
+    (home / "empty").mkdir()
+    (home / "link").symlink_to(home / "empty")
+    for out, code in ((home / "full", 2), (home / "link", 2), (home / "rows.csv", 1), (home / "none" / "run", 1), (home / "a\0b" / "c", 1)):
+        assert simulate(home, "--out", str(out)) == code
+        assert "NEW-001" in capsys.readouterr().err
+    assert (home / "full" / "run.json").read_text() == "mine"
+
+
+def test_what_breaks_off_leaves_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*arguments: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", interrupt)
+    before = sorted(home.iterdir())
+    assert simulate(home, "--out", str(home / "one")) == 130
+    assert sorted(home.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "exit_code"),
+    [
+        (("--jobs", "0"), "USAGE-001", 2),
+        (("--repeats", "0"), "USAGE-001", 2),
+        (("--dropout", "1"), "USAGE-001", 2),
+        (("--dropout", "-0.1"), "USAGE-001", 2),
+        (("--dropout", "nan"), "USAGE-001", 2),
+        (("--engine", "cloud"), "USAGE-001", 2),
+        (("--engine", "dask:tcp://10.0.0.7:8786"), "SIM-005", 2),
+        (("--sweep", "colour=1"), "SIM-004", 2),
+        (("--sweep", "n_partitions=3"), "SPEC-022", 3),
+        (("--sweep", "epsilon=0"), "SPEC-013", 3),
+        (("--without-perturbation",), "SIM-002", 2),
+        (("--without-perturbation", "--sweep", "epsilon=1"), "USAGE-001", 2),
+        (("--data", "none.csv"), "DATA-006", 3),
+    ],
+)
+def test_bad_options_get_a_sentence(
+    options: tuple[str, ...], code: str, exit_code: int, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = () if "--data" in options else ("--data", str(home / "rows.csv"))
+    assert run(["simulate", str(home / "study.toml"), *data, *options]) == exit_code
+    printed = capsys.readouterr()
+    assert printed.err.startswith(code) and printed.out == ""
+
+
+HEADER = "hours_watched,homework_mean,forum_posts,country,passed\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (HEADER, "SIM-003"),
+        (HEADER + "10,50,3,DE,no\n" * 9, "SIM-003"),
+        (HEADER + "10,50,3,DE,no\n10,50,3,DE,yes\n", "SIM-003"),
+        ("hours_watched,passed\n1,no\n", "DATA-001"),
+        (HEADER + "7771,50,3,DE,no\n", "DATA-002"),
+        ("", "DATA-007"),
+    ],
+)
+def test_bad_tables_get_a_sentence_without_a_value(text: str, code: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "rows.csv").write_text(text)
+    assert simulate(home) == 3
+    error = capsys.readouterr().err
+    assert error.startswith(code) and "7771" not in error
+
+
+@pytest.mark.parametrize("protocol", ["ddml", "sdq", "pfds"])
+def test_other_protocols_are_not_simulated_yet(protocol: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(home, protocol=protocol)
+    assert simulate(home) == 2
+    assert "SIM-002  This version simulates anonml studies only" in capsys.readouterr().err
+
+
+def test_versions_name_only_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(name: str) -> str:
+        raise command.PackageNotFoundError(name)
+
+    monkeypatch.setattr(command, "version", nothing)
+    assert set(command._versions()) == {"shoal", "python", "numpy"}

@@ -1,0 +1,135 @@
+"""Engines: the same outcomes everywhere, rows only where they may go, and a sentence where nobody answers."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from shoal.entropy import SeededEntropy
+from shoal.errors import ShoalError, TransportError
+from shoal.protocols.anonml.params import Plus
+from shoal.sim import engines
+from shoal.sim.anonml import Outcome, Split, Task, run
+from shoal.sim.engines import address_of, adopt, check_engine, run_adopted, run_all
+from shoal.sim.people import SCHEMA, make_people
+
+PEOPLE = make_people(300, SeededEntropy(3))
+SPLIT = Split(PEOPLE.columns, PEOPLE.labels, PEOPLE.columns, PEOPLE.labels)
+TASKS = [Task(Plus(SCHEMA, epsilon, 300), 1, repeat) for epsilon in (1.0, 4.0) for repeat in range(2)]
+ALONE = [run(task, SPLIT) for task in TASKS]
+
+
+def die(task: Task) -> Outcome:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def test_processes_give_what_one_process_gives() -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    assert run_all(TASKS, SPLIT) == ALONE
+    assert run_all(TASKS, SPLIT, jobs=2) == ALONE
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_process_keeps_the_rows_that_it_was_given_last() -> None:
+    adopt(Split({}, SPLIT.labels, {}, SPLIT.labels))
+    adopt(SPLIT)
+    assert run_adopted(TASKS[0]) == ALONE[0]
+
+
+def test_a_process_that_dies_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "run_adopted", die)
+    with pytest.raises(TransportError) as error:
+        run_all(TASKS, SPLIT, jobs=2)
+    assert error.value.code == "SIM-006"
+
+
+@pytest.mark.parametrize(
+    ("engine", "address"),
+    [
+        ("dask:tcp://localhost:8786", "tcp://localhost:8786"),
+        ("dask:127.9.9.9:1", "tcp://127.9.9.9:1"),
+        ("dask:tcp://[::1]:8786", "tcp://[::1]:8786"),
+        ("dask:tls://cluster.example.org:8786", "tls://cluster.example.org:8786"),
+    ],
+)
+def test_loopback_and_tls_may_have_rows(engine: str, address: str) -> None:
+    assert address_of(engine) == address
+
+
+@pytest.mark.parametrize(
+    "engine",
+    ["dask:tcp://10.0.0.7:8786", "dask:cluster.example.org:8786", "dask:localhost.example.org:1", "dask:0.0.0.0:1", "dask:tcp://[::2]:1"],
+)
+def test_anyone_else_may_not(engine: str) -> None:
+    with pytest.raises(ShoalError) as error:
+        run_all(TASKS, SPLIT, engine=engine)
+    assert error.value.code == "SIM-005" and "rows" in str(error.value.why)
+
+
+@pytest.mark.parametrize(
+    "engine", ["dask:", "dask:127.0.0.1", "dask:inproc://x:1", "dask:tcp://127.0.0.1:x", "dask:tcp://[::1", "dask:ucx://127.0.0.1:1"]
+)
+def test_what_is_no_address_is_refused(engine: str) -> None:
+    with pytest.raises(ShoalError) as error:
+        check_engine(1, engine)
+    assert error.value.code == "SIM-005"
+
+
+@pytest.mark.parametrize(("jobs", "engine"), [(0, "local"), (-1, "local"), (1, "ray:x"), (2, "dask:127.0.0.1:8786")])
+def test_what_nobody_can_do_is_refused(jobs: int, engine: str) -> None:
+    with pytest.raises(ShoalError) as error:
+        check_engine(jobs, engine)
+    assert error.value.code == "USAGE-001"
+
+
+def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *more: Any) -> Any:
+        if name == "distributed":
+            raise ImportError(name)
+        return real(name, *more)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(ShoalError) as error:
+        check_engine(1, "dask:127.0.0.1:8786")
+    assert error.value.code == "USAGE-002" and error.value.fix == "pip install 'shoal[dask]'"
+
+
+@pytest.fixture
+def scheduler() -> Iterator[Any]:
+    """A real scheduler on loopback, in this process, without workers."""
+    import distributed
+
+    with distributed.LocalCluster(
+        n_workers=0, threads_per_worker=1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address=None
+    ) as cluster:
+        yield cluster
+
+
+def test_a_cluster_gives_what_one_process_gives(scheduler: Any) -> None:
+    scheduler.scale(1)
+    assert run_all(TASKS, SPLIT, engine=f"dask:{scheduler.scheduler_address}") == ALONE
+
+
+def test_a_cluster_without_workers_is_told_of(scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "PATIENCE", 0.5)
+    with pytest.raises(TransportError) as error:
+        run_all(TASKS, SPLIT, engine=f"dask:{scheduler.scheduler_address}")
+    assert error.value.code == "SIM-006" and "no workers" in str(error.value.why)
+
+
+def test_an_address_where_nobody_is_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "PATIENCE", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(TransportError) as error:
+        run_all(TASKS, SPLIT, engine=f"dask:127.0.0.1:{port}")
+    assert error.value.code == "SIM-006" and error.value.exit_code == 6

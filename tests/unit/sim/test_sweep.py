@@ -1,0 +1,83 @@
+"""Grids: which studies they make, and what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.errors import ShoalError
+from shoal.sim.anonml import Outcome
+from shoal.sim.scores import Mean, Scores
+from shoal.sim.sweep import grid, parse_sweeps, summary, vary
+from shoal.study.load import parse
+from shoal.study.templates import study_text
+
+STUDY = parse(study_text("anonml"))
+PAPER_TABLE = "[anonml]\nn_partitions = 2\nn_subsets = 1\nsubset_size = 2\n[privacy]"
+PAPER = parse(study_text("anonml").replace('variant = "plus"', 'variant = "paper"').replace("[privacy]", PAPER_TABLE))
+
+
+def test_nothing_varied_is_the_study_itself() -> None:
+    [point] = grid(STUDY, {})
+    assert point.study == STUDY and point.name == "" and point.settings == {}
+
+
+def test_several_sweeps_make_a_grid() -> None:
+    points = grid(PAPER, parse_sweeps(["epsilon=0.5,1", "n_partitions=1,3"]))
+    assert [point.name for point in points] == [f"epsilon={e},n_partitions={n}" for e in ("0.5", "1") for n in (1, 3)]
+    made = [(point.study.privacy.epsilon, point.study.anonml.n_partitions) for point in points if point.study.anonml]
+    assert made == [(0.5, 1), (0.5, 3), (1.0, 1), (1.0, 3)]
+    assert {point.study.anonml.subset_size for point in points if point.study.anonml} == {2}
+
+
+def test_a_smaller_size_lowers_the_minimum() -> None:
+    assert vary(STUDY, {"size": 100}).participation.minimum == 100
+    assert vary(STUDY, {"size": 10**6}).participation.minimum == 2000
+
+
+@pytest.mark.parametrize(
+    ("texts", "what"),
+    [
+        (["colour=1"], "colour cannot be varied"),
+        (["epsilon=1", "epsilon=2"], "epsilon is given twice"),
+        (["epsilon"], "epsilon takes numbers"),
+        (["epsilon=1,,2"], "epsilon takes numbers"),
+        (["size=1.5"], "size takes whole numbers"),
+        (["\x1b[2J=1"], "'\\x1b[2J' cannot be varied"),
+    ],
+)
+def test_a_sweep_that_cannot_be_read_is_refused(texts: list[str], what: str) -> None:
+    with pytest.raises(ShoalError) as error:
+        parse_sweeps(texts)
+    assert error.value.code == "SIM-004" and what in error.value.what
+
+
+@pytest.mark.parametrize(
+    ("sweep", "code"),
+    [
+        ("epsilon=-1", "SPEC-013"),
+        ("epsilon=nan", "SPEC-013"),
+        ("epsilon=100", "SPEC-013"),
+        ("size=0", "SPEC-013"),
+        ("n_subsets=2", "SPEC-022"),
+        ("epsilon=1,1.0", "SIM-004"),
+    ],
+)
+def test_a_sweep_that_breaks_a_rule_is_refused(sweep: str, code: str) -> None:
+    with pytest.raises(ShoalError) as error:
+        grid(STUDY, parse_sweeps([sweep]))
+    assert error.value.code == code
+
+
+def test_subsets_must_fit_the_features() -> None:
+    with pytest.raises(ShoalError) as error:
+        grid(PAPER, parse_sweeps(["n_subsets=3"]))
+    assert error.value.code == "SPEC-021" and "k_h k_s <= k_f" in error.value.what
+
+
+def test_a_summary_is_mean_and_standard_error_of_each_measure() -> None:
+    outcomes = [Outcome(Scores(0.7, auc, 0.5), 1, (1,), {}) for auc in (0.6, 0.8, 1.0)]
+    assert summary(outcomes) == {
+        "accuracy": Mean(0.7, 0.0),
+        "auc": Mean(0.8, pytest.approx(0.2 / 3**0.5)),  # type: ignore[arg-type]
+        "f1": Mean(0.5, 0.0),
+    }
