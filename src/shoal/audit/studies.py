@@ -61,6 +61,8 @@ class StudyAudit:
             return "the bound is above the claim, so a peer reveals more than the label says"
         if self.charged > grains_up(self.claim.epsilon):
             return "the ledger counts more than the claim, so a peer spends more than the label says"
+        if self.charged < grains_up(self.claim.epsilon):
+            return "the ledger counts less than the claim, so a peer spends more than its ledger says"
         return None
 
 

@@ -6,6 +6,7 @@ The loop in `shoal.protocols.base` and the network in `shoal.sim` differ only in
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -66,6 +67,10 @@ class Outcome:
     rejected: list[Rejected] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
     sent: list[Sent] = field(default_factory=list)
+
+    def refusals(self) -> dict[str, int]:
+        """How many messages were refused, by code: what was out of range, came twice, or was not the sender's to send."""
+        return dict(Counter(refused.error.code for refused in self.rejected))
 
     def note(self, name: str, ending: Finish | Abort) -> None:
         """Write down how a machine ended."""

@@ -82,18 +82,12 @@ class Plan:
 
         Notes
         -----
-        Each message hides in a crowd of the minimum participation times the honest share; the guarantees of several messages add up.
+        The one message of a person hides in a crowd of the minimum participation times the honest share.
         """
         if self.study.trust != "shuffled":
             return None
-        shuffled = [event for event, count in self._shuffled() for _ in range(count)]
-        return sequential(shuffled)
-
-    def _shuffled(self) -> list[tuple[Event, int]]:
-        crowd = self.crowd
-        n_messages = sum(release.count for release in self.releases)
-        delta = self.study.privacy.delta / n_messages * (1 - 1e-9)
-        return [(_hidden(release.event, crowd, delta), release.count) for release in self.releases]
+        [message] = self.events
+        return sequential([_hidden(message, self.crowd, self.study.privacy.delta)])
 
     @property
     def crowd(self) -> int:

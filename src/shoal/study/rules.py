@@ -140,6 +140,13 @@ def _unit(study: Study) -> Iterator[Problem]:
             "The unit is a person, but nothing says which rows are whose.",
             'Add a table [data] with person = "column" and max_rows_per_person = 1, or unit = "record"',
         )
+    if study.queries is not None and study.trust == "shuffled":
+        yield Problem(
+            "SPEC-022",
+            ("queries",),
+            "[queries] do not go with trust shuffled: what hides a person there is that everyone sends one message, once.",
+            'Remove [queries], or trust = "local"',
+        )
     if study.privacy.n_updates != 1 and study.protocol != "ddml":
         yield Problem("SPEC-022", ("privacy", "n_updates"), f"n_updates has no meaning for {study.protocol}.", "Remove n_updates.")
 

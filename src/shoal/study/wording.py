@@ -91,7 +91,9 @@ def n_bytes(study: Study, script: Script | None) -> int | None:
 def seen_by(study: Study) -> str:
     """Who sees what leaves."""
     if study.protocol == "anonml":
-        return "the coordinator and everyone it shows it to; without your name, delivered anonymously and once per person"
+        if study.trust == "shuffled":
+            return "the coordinator, in one batch with everyone else's and without your name; and everyone it shows it to"
+        return "the coordinator and everyone it shows it to; the ticket stands in for your name, and the guarantee does not rest on that"
     if study.protocol == "ddml":
         return "the coordinator, and the device that draws your model next"
     if study.trust == "secure-sum":

@@ -99,3 +99,16 @@ def test_other_protocols_are_not_audited_yet(protocol, entropy):
 def test_an_audit_that_could_say_nothing_is_refused(samples, confidence, entropy):
     with pytest.raises(UsageError, match="USAGE-001"):
         audit_study(make_study(1.0), samples, confidence, entropy)
+
+
+class Cheap(AnonMLPeer):
+    """Tells its ledger less than it spends."""
+
+    def price(self, question):
+        return replace(super().price(question), epsilon=0.1)
+
+
+def test_a_ledger_that_counts_too_little_is_found(entropy):
+    found = audit_study(make_study(2.0), 1000, 0.9, entropy, Cheap)
+    assert found.bound.epsilon <= found.claim.epsilon
+    assert found.fault == "the ledger counts less than the claim, so a peer spends more than its ledger says"

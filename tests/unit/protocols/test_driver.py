@@ -66,6 +66,15 @@ def test_other_bytes_under_the_same_name_are_rejected() -> None:
     assert len(host.state.counted) == 1
 
 
+NO_MESSAGE = Sent(START, "peer-2", AGGREGATOR, b"no")
+
+
+def test_what_was_refused_is_counted_by_its_code() -> None:
+    host = hosts()[AGGREGATOR]
+    outcome, _ = give(host, Started(), answer("peer-0"), answer("peer-0", padding=b"x" * 8), answer("peer-1", number=7), NO_MESSAGE)
+    assert outcome.refusals() == {"PROTO-003": 2, "MSG-002": 1}
+
+
 def test_what_was_rejected_is_not_in_the_index() -> None:
     host = hosts()[AGGREGATOR]
     outcome, _ = give(host, answer("peer-0"), Started(), answer("peer-0"))

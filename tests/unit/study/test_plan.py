@@ -198,18 +198,6 @@ class TestAnonML:
         label = plan.statement()
         assert label.shuffled is not None and label.shuffled.n == 4_500 and label.epsilon == 1.0
 
-    def test_several_shuffled_messages_share_delta_and_add_up(self) -> None:
-        spec = study(
-            "anonml",
-            trust="shuffled",
-            queries=QUERIES,
-            privacy={"epsilon": 1.0, "delta": 1e-6},
-            participation={"minimum": 5_000, "size": 50_000, "honest_share": 1.0},
-        )
-        central = make_plan(spec).central
-        assert central is not None and central.delta <= 1e-6
-        assert central.epsilon == pytest.approx(amplify(1.0, 5_000, 2e-7) + 4 * amplify(0.25, 5_000, 2e-7), rel=1e-3)
-
 
 class TestDDML:
     def test_updates_share_the_budget(self) -> None:

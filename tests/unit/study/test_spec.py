@@ -192,6 +192,12 @@ FEATURE = BASE["feature"][0]
         ("pfds", {"variant": "paper", "label": {"range": [0, 1], "values": None}}, "SPEC-011", ("pfds",)),
         ("pfds", {"variant": "paper", "pfds": {"n_levels": 9}}, "SPEC-021", ("pfds", "n_levels")),
         ("pfds", {"pfds": {"max_colluders": 1}}, "SPEC-022", ("pfds", "max_colluders")),
+        (
+            "anonml",
+            {"trust": "shuffled", "queries": {"features": ["age"], "n_queries": 1, "epsilon_release": 1}},
+            "SPEC-022",
+            ("queries",),
+        ),
         ("anonml", {"queries": {"features": ["nope"], "n_queries": 1, "epsilon_release": 1}}, "SPEC-021", ("queries", "features", 0)),
     ],
 )

@@ -131,7 +131,8 @@ def packet_bytes(script: Script) -> int:
     """Size of the largest packet that a person may send: the ticket, the number of the question and the report, as they travel."""
     mechanisms = [one.question.mechanism for one in asked(script)]
     longest = max(report_bytes(mechanism.name, mechanism.cardinality) for mechanism in mechanisms if mechanism is not None)
-    last = max(slot.question for slot in script.slots) if isinstance(script, PlusScript) else len(mechanisms) - 1
+    of_medians = len(script.params.unbinned) - 1
+    last = max(slot.question for slot in script.slots) if isinstance(script, PlusScript) else max(of_medians, len(mechanisms) - 1)
     study, ticket = bytes(_DIGEST_BYTES), bytes(TICKET_BYTES)
     return len(encode(Answer(study=study, ticket=ticket, phase=script.n_phases - 1, question=last, report=bytes(longest))))
 
@@ -147,7 +148,7 @@ def _most_published(script: Script, phase: int) -> Publication:
     if phase == 0:
         return script.publish(())
     _, _, n_levels = script.expected(phase)
-    cuts = tuple(_even_cuts(number, script.max_cuts()) for number in script.params.unbinned)
+    cuts = tuple(_even_cuts(number, script.max_cuts(number)) for number in script.params.unbinned)
     binned = script.binned(Publication(cuts=cuts)).features
     return Publication(cuts=cuts, levels=tuple((0,) * cells_of(feature) for feature in binned[:n_levels]))
 

@@ -60,18 +60,18 @@ def merged_table(blocks: Blocks, feature: int) -> tuple[Floats, Floats, Floats]:
     return (levels == np.arange(G)[:, None]).astype(np.float64), shares, chances * (1 - chances) / (n * kept**2)
 
 
-def factors(blocks: Blocks, scores: Sequence[Floats], shares: Sequence[Floats], leanings: Sequence[Floats], pi: float) -> Floats:
+def factors(blocks: Blocks, scores: Sequence[Floats], shares: Sequence[Floats], leanings: Sequence[Floats]) -> Floats:
     """By how much to multiply each feature's score, since features that say the same thing count twice in a sum; ``(J,)``.
 
     Notes
     -----
     The linear regression of the label on the scores, by shrunk correlations from the blocks, half-way to the plain sum.
-    All of the way is unsafe: correlations of noisy scores are uncertain.
+    All of the way is unsafe: correlations of noisy scores are uncertain. E g (y - pi) is pi (1 - pi) M.(g delta); the factor cancels.
     """
     J = len(scores)
     centred = [g - M @ g for g, M in zip(scores, shares, strict=True)]
     variance = np.array([M @ g**2 for g, M in zip(centred, shares, strict=True)])
-    covariance = pi * (1 - pi) * np.array([M @ (g * delta) for g, M, delta in zip(centred, shares, leanings, strict=True)])
+    covariance = np.array([M @ (g * delta) for g, M, delta in zip(centred, shares, leanings, strict=True)])
     active = np.flatnonzero(variance > _SILENT)
     if active.size < 2:
         return np.ones(J)

@@ -10,10 +10,12 @@ tables              everyone: which combination of bins and label, for each subs
 
 from __future__ import annotations
 
+import math
 from functools import cached_property, lru_cache
 
 import numpy as np
 
+from shoal.domain import Feature
 from shoal.entropy import Entropy
 from shoal.mechanisms.reports import FrequencyMechanism
 from shoal.mechanisms.response import RandomResponse
@@ -25,7 +27,7 @@ from shoal.protocols.anonml.messages import Publication
 from shoal.protocols.anonml.model import VoteModel
 from shoal.protocols.anonml.params import Paper, cells_of
 from shoal.protocols.anonml.partitions import feature_subsets
-from shoal.protocols.anonml.questions import Above, Cell, Ints, Question, n_joint_cells, response, table_mechanism
+from shoal.protocols.anonml.questions import Above, Cell, Ints, Question, charge, n_joint_cells, response, table_mechanism
 from shoal.protocols.anonml.script import Script, Tallies
 from shoal.protocols.anonml.vote import Vote
 
@@ -62,10 +64,12 @@ class PaperScript(Script):
         self.subsets = feature_subsets(seed, params.n_features, params.n_partitions, params.n_subsets, params.subset_size)
         self._questions = lru_cache(maxsize=4)(self._make_questions)
 
-    def group_of(self, phase: int, words: Words) -> Ints:
-        if phase == self.n_steps:
-            return below(words[:, 1], self.params.n_partitions)
-        return np.where(below(words[:, 0], N_BATCHES) == phase, 0, -1)
+    def place(self, words: Words) -> Ints:
+        return below(words[:, 0], N_BATCHES) * self.params.n_partitions + below(words[:, 1], self.params.n_partitions)
+
+    def group_at(self, phase: int, places: Ints) -> Ints:
+        batch, partition = np.divmod(places, self.params.n_partitions)
+        return partition if phase == self.n_steps else np.where(batch == phase, 0, -1)
 
     def asked(self, phase: int, group: int) -> tuple[int, ...]:
         if group < 0:
@@ -82,18 +86,15 @@ class PaperScript(Script):
 
     @cached_property
     def prices(self) -> dict[str, Event]:
-        """A person's partition is not known beforehand: the dearest table is charged."""
-        prices = {
-            f"median/{number.name}": response(self.params.epsilon_release).event().reading(number.name) for number in self.params.unbinned
-        }
-        # Where the cuts will be is not known yet, but how many bins they make is.
-        features = self.binned(Publication(cuts=tuple((float(number.low),) for number in self.params.unbinned))).features
-        sizes = {n_joint_cells([features[j] for j in subset], self.params.n_labels) for part in self.subsets for subset in part}
-        tables = [table_mechanism(self.params.epsilon_release, size, MECHANISMS).event() for size in sorted(sizes)]
-        dearest = max(tables, key=lambda event: event.epsilon).reading(*self.params.columns)
-        return prices | {f"table/{i}": dearest for i in range(self.params.n_subsets)}
+        """A person's partition is not known beforehand: all tables cost the same, and the largest that could be stands for them."""
+        epsilon, numbers = self.params.epsilon_release, self.params.unbinned
+        medians = {f"median/{number.name}": charge(response(epsilon), epsilon, number.name) for number in numbers}
+        cells = sorted((feature.n_bins or 2 + feature.missing for feature in self.schema.features), reverse=True)
+        largest = math.prod(cells[: self.params.subset_size]) * self.params.n_labels
+        table = charge(table_mechanism(epsilon, largest, MECHANISMS), epsilon, *self.params.columns)
+        return medians | {f"table/{i}": table for i in range(self.params.n_subsets)}
 
-    def max_cuts(self) -> int:
+    def max_cuts(self, number: Feature) -> int:
         return 1
 
     def expected(self, phase: int) -> tuple[int, int, int]:

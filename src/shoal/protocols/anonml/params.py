@@ -12,6 +12,7 @@ from shoal.domain import Categorical, Feature, Numeric, Schema
 from shoal.errors import SpecError
 from shoal.mechanisms.base import check_epsilon
 from shoal.privacy.rounding import share
+from shoal.protocols.anonml.partitions import check_subsets
 
 Trust = Literal["local", "shuffled"]
 ClassifierKind = Literal["logistic", "tree"]
@@ -111,16 +112,7 @@ class Paper(_Shared):
         super().__post_init__()
         if not self.is_bare:
             check_epsilon(self.epsilon)
-        if min(self.n_partitions, self.n_subsets, self.subset_size) < 1:
-            raise SpecError("SPEC-021", "n_partitions, n_subsets and subset_size count things; each is at least 1.")
-        if self.n_subsets * self.subset_size > self.n_features:
-            raise SpecError(
-                "SPEC-021",
-                f"{self.n_subsets} subsets of {self.subset_size} features need {self.n_subsets * self.subset_size} features; "
-                f"the schema has {self.n_features}.",
-                why="Subsets of one partition do not overlap: k_h k_s <= k_f.",
-                fix="Use fewer or smaller subsets.",
-            )
+        check_subsets(self.n_features, self.n_partitions, self.n_subsets, self.subset_size)
 
     @property
     def n_releases(self) -> int:

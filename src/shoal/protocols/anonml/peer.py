@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shoal.domain import Categorical
 from shoal.entropy import Entropy
 from shoal.errors import LocalProtocolError, RemoteProtocolError
 from shoal.messages.base import Message
@@ -28,6 +29,29 @@ from shoal.protocols.anonml.messages import MESSAGES, Answer, Ask
 from shoal.protocols.anonml.questions import Rows
 from shoal.protocols.anonml.script import Script
 from shoal.protocols.base import Effects, Finish, Peer, PeerState, unpriced
+
+
+def _check_row(script: Script, columns: Mapping[str, npt.NDArray[Any]], label: npt.NDArray[np.int64]) -> None:
+    """Refuse a row that is not as the schema encodes it, before anything is asked: later its failure would tell of it."""
+    schema = script.params.schema
+    for feature in schema.features:
+        column = columns[feature.name]
+        is_known = column >= 0 if isinstance(feature, Categorical) else ~np.isnan(column)
+        most = len(feature.values) - 1 if isinstance(feature, Categorical) else feature.high
+        least = 0 if isinstance(feature, Categorical) else feature.low
+        inside = np.where(is_known, (column >= least) & (column <= most), feature.missing)
+        if column.shape != (1,) or not inside.all():
+            raise _strange(feature.name)
+    if label.shape != (1,) or not 0 <= int(label[0]) < script.params.n_labels:
+        raise _strange(script.params.columns[-1])
+
+
+def _strange(name: str) -> LocalProtocolError:
+    return LocalProtocolError(
+        "PROTO-001",
+        f"A peer's {name} is not one value as the schema encodes it.",
+        fix="Encode the row with the study's schema, without clipping, and give one row.",
+    )
 
 
 class Waiting(PeerState):
@@ -68,12 +92,14 @@ class AnonMLPeer(Peer[Waiting]):
                 why="An answer without noise has no price, and no participant can agree to it.",
                 fix="Give the study an epsilon; what is possible without noise can be simulated.",
             )
+        _check_row(script, columns, label)
         self.study = study
         self.script = script
         self.ticket = ticket
         words = words_of(study, ticket)
         self._row = Private(Rows(columns, label, words))
-        groups = [int(script.group_of(phase, words)[0]) for phase in range(script.n_phases)]
+        place = script.place(words)
+        groups = [int(script.group_at(phase, place)[0]) for phase in range(script.n_phases)]
         self.mine = {
             script.name_of(phase, question): (phase, question)
             for phase, group in enumerate(groups)

@@ -23,7 +23,6 @@ import numpy.typing as npt
 
 from shoal.domain import Categorical, Feature, Numeric, Schema
 from shoal.entropy import Entropy
-from shoal.mechanisms.reports import FrequencyMechanism
 from shoal.mechanisms.response import RandomResponse
 from shoal.privacy.events import Event
 from shoal.protocols.anonml import evidence as ev
@@ -44,6 +43,7 @@ from shoal.protocols.anonml.questions import (
     Question,
     Side,
     Tally,
+    charge,
     n_joint_cells,
     response,
     table_mechanism,
@@ -145,10 +145,12 @@ class PlusScript(Script):
         """Phase and question of each slot."""
         return np.array([slot.phase for slot in self.slots], np.int64), np.array([slot.question for slot in self.slots], np.int64)
 
-    def group_of(self, phase: int, words: Words) -> Ints:
+    def place(self, words: Words) -> Ints:
+        return part_of(words[:, 0], self._edges)
+
+    def group_at(self, phase: int, places: Ints) -> Ints:
         phases, questions = self._places
-        slot = part_of(words[:, 0], self._edges)
-        return np.where(phases[slot] == phase, questions[slot], -1)
+        return np.where(phases == phase, questions, -1)[places]
 
     def asked(self, phase: int, group: int) -> tuple[int, ...]:
         return () if group < 0 else (group,)
@@ -158,22 +160,21 @@ class PlusScript(Script):
 
     @cached_property
     def prices(self) -> dict[str, Event]:
-        """Which question a person is asked is not known beforehand: the dearest is charged."""
-        dearest = max((mechanism.event() for mechanism in self._possible()), key=lambda event: event.epsilon)
-        return {_ONLY: dearest.reading(*self.params.columns)}
+        """Which question a person is asked is not known beforehand: all cost the same, and the largest table stands for them."""
+        epsilon, n_labels = self.params.epsilon, self.params.n_labels
+        tables = [feature for feature, by_bits in zip(self.schema.features, self._asked_by_bits, strict=True) if not by_bits]
+        sizes = [n_labels * (feature.n_bins or self.max_cuts(feature) + 1 + feature.missing) for feature in tables]
+        mechanism = table_mechanism(epsilon, max(sizes)) if sizes else response(epsilon)
+        return {_ONLY: charge(mechanism, epsilon, *self.params.columns)}
 
-    def _possible(self) -> list[FrequencyMechanism]:
-        epsilon = self.params.epsilon
-        sizes = {n_joint_cells([feature], self.params.n_labels) for feature in self.schema.features if feature.n_bins is not None}
-        for number in self.params.unbinned:
-            bins = range(2 + number.missing, self.max_cuts() + 2 + number.missing)
-            sizes |= {n_bins * self.params.n_labels for n_bins in bins}
-        block = [response(epsilon, 2 * N_LEVELS**self.rule.block_size)] if self.rule.blocks else []
-        return [response(epsilon), *block, *(table_mechanism(epsilon, size) for size in sorted(sizes))]
+    def max_cuts(self, number: Feature) -> int:
+        assert isinstance(number, Numeric)
+        return len(self.rule.targets) + len(self._public_cuts(number))
 
-    def max_cuts(self) -> int:
-        grid = sum(self.rule.grid) if self.rule.grid else 0
-        return len(self.rule.targets) + self.rule.has_lowest + 2 * grid
+    def _public_cuts(self, number: Numeric) -> set[float]:
+        """The cut points that need no answers."""
+        grid = grid_edges(number.low, number.high, *self.rule.grid).tolist() if self.rule.grid else []
+        return {*grid, *([float(number.low)] if self.rule.has_lowest else [])}
 
     def expected(self, phase: int) -> tuple[int, int, int]:
         if phase < self.n_steps:
@@ -202,12 +203,8 @@ class PlusScript(Script):
         cuts = []
         for i, number in enumerate(self.params.unbinned):
             n = len(self.rule.targets)
-            found = {search.point for search in searches[i * n : (i + 1) * n]}
-            if self.rule.has_lowest:
-                found.add(float(number.low))
-            if self.rule.grid:
-                found |= set(grid_edges(number.low, number.high, *self.rule.grid).tolist())
-            cuts.append(tuple(sorted(found)))
+            placed = {search.point for search in searches[i * n : (i + 1) * n]}
+            cuts.append(tuple(sorted(placed | self._public_cuts(number))))
         return tuple(cuts)
 
     def questions(self, phase: int, publication: Publication) -> tuple[Question, ...]:

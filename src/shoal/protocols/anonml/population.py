@@ -46,10 +46,11 @@ def simulate(script: Script, columns: Mapping[str, npt.NDArray[Any]], labels: np
 def collect(script: Script, rows: Rows, entropy: Entropy) -> Tallies:
     """The counts of all phases."""
     tallies: Tallies = ()
+    places = script.place(rows.words)
     for phase in range(script.n_phases):
         questions = script.questions(phase, script.publish(tallies))
         counted = [question.empty() for question in questions]
-        groups = script.group_of(phase, rows.words)
+        groups = script.group_at(phase, places)
         order = np.argsort(groups, kind="stable")
         ordered = groups[order]
         for group in np.unique(ordered).tolist():

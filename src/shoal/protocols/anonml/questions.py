@@ -20,6 +20,7 @@ from shoal.domain import Feature, Numeric
 from shoal.mechanisms.calibrate import NAMES, best
 from shoal.mechanisms.reports import FrequencyMechanism, Reports
 from shoal.mechanisms.response import RandomResponse
+from shoal.privacy.events import Event
 from shoal.protocols.anonml.assignment import Words, combination_of
 from shoal.protocols.anonml.evidence import N_LEVELS
 from shoal.protocols.anonml.params import cells_of
@@ -37,6 +38,11 @@ def table_mechanism(epsilon: float, cardinality: int, among: tuple[str, ...] = N
 def response(epsilon: float, cardinality: int = 2) -> RandomResponse:
     """Random response: for one bit, and where a report has to be a single cell."""
     return RandomResponse(epsilon, cardinality)
+
+
+def charge(mechanism: FrequencyMechanism, epsilon: float, *columns: str) -> Event:
+    """The price of an answer at this budget, whatever its cells: the budget itself, which the chances of no mechanism exceed."""
+    return replace(mechanism.event(), epsilon=epsilon).reading(*columns)
 
 
 @dataclass(frozen=True)

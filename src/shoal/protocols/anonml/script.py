@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import replace
 
-from shoal.domain import Numeric, Schema
+from shoal.domain import Feature, Numeric, Schema
 from shoal.entropy import Entropy
 from shoal.errors import RemoteProtocolError
 from shoal.privacy.events import Event
@@ -52,8 +52,16 @@ class Script(ABC):
         """The questions of a phase."""
 
     @abstractmethod
+    def place(self, words: Words) -> Ints:
+        """The place of each person in the course, ``(n,)``, by the words alone."""
+
+    @abstractmethod
+    def group_at(self, phase: int, places: Ints) -> Ints:
+        """The group in a phase of each of these places, ``(n,)``; -1 for those who are not asked."""
+
     def group_of(self, phase: int, words: Words) -> Ints:
-        """The group that each person belongs to in a phase, ``(n,)``; -1 for those who are not asked."""
+        """The group in a phase of people with these words."""
+        return self.group_at(phase, self.place(words))
 
     @abstractmethod
     def asked(self, phase: int, group: int) -> tuple[int, ...]:
@@ -73,8 +81,8 @@ class Script(ABC):
         """The model, from the counts of all phases."""
 
     @abstractmethod
-    def max_cuts(self) -> int:
-        """Most cut points that may be published for one number."""
+    def max_cuts(self, number: Feature) -> int:
+        """Most cut points that may be published for a number."""
 
     @abstractmethod
     def expected(self, phase: int) -> tuple[int, int, int]:
@@ -85,10 +93,13 @@ class Script(ABC):
         shown = (len(publication.points), len(publication.cuts), len(publication.levels))
         if not 0 <= phase < self.n_phases or shown != self.expected(phase):
             raise _unfit(f"Phase {phase} of this study does not come with {shown} points, cuts and levels.")
+        # Nothing is known yet, so everyone must be asked the same: a question made up for one person would show whose answer it is.
+        if phase == 0 and publication != self.publish(()):
+            raise _unfit("The first phase is not opened as the study says.")
         numbers = self.params.unbinned
         for number, cuts in zip(numbers, publication.cuts, strict=False):
             inside = all(number.low <= cut < number.high for cut in cuts)
-            if not 1 <= len(cuts) <= self.max_cuts() or not inside or list(cuts) != sorted(set(cuts)):
+            if not 1 <= len(cuts) <= self.max_cuts(number) or not inside or list(cuts) != sorted(set(cuts)):
                 raise _unfit(f"The cut points of {number.name} do not cut its range.")
         for feature, levels in zip(self.binned(publication).features, publication.levels, strict=False):
             if len(levels) != feature.n_bins or max(levels) > 2:

@@ -70,7 +70,7 @@ def learn(evidence: Sequence[Evidence], n_labels: int, label_bit: Bit | None = N
         shares, deltas = _fit(evidence, pi, 1, blocks)
         scores = [np.stack([_log_ratio(-delta, pi[0]), _log_ratio(delta, pi[1])]) for delta in deltas]
         if blocks is not None:
-            weights = factors(blocks, [score[1] - score[0] for score in scores], shares, deltas, float(pi[1]))
+            weights = factors(blocks, [score[1] - score[0] for score in scores], shares, deltas)
             scores = [weight * score for weight, score in zip(weights, scores, strict=True)]
         return Scores(pi, tuple(scores), tuple(shares))
     classes = [_fit(evidence, pi, label, None) for label in range(n_labels)]

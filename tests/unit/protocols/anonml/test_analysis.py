@@ -49,7 +49,7 @@ def test_shares_are_the_rules_and_sum_to_one() -> None:
 
 def test_a_table_is_forecast_with_the_most_cut_points_that_may_be_published() -> None:
     script = make_script(CASES["tables"], b"")
-    assert script.max_cuts() == 4
+    assert [script.max_cuts(number) for number in script.params.unbinned] == [4]
     forecast = {table.cells: table for table in table_errors(script, 1000)}
     # Four cuts make five bins, and missing; sex has two, kind three and missing; each with two labels.
     assert set(forecast) == {12, 4, 8}
@@ -61,7 +61,7 @@ def test_a_table_is_forecast_with_the_most_cut_points_that_may_be_published() ->
 def test_where_nothing_is_placed_the_cut_points_are_known() -> None:
     script = make_script(CASES["shuffled"], b"")
     [number] = [one.question for one in asked(script) if "age" in one.question.name]
-    assert number.n_cells == script.questions(0, script.publish(()))[0].n_cells < (script.max_cuts() + 2) * 2
+    assert number.n_cells == script.questions(0, script.publish(()))[0].n_cells == (script.max_cuts(script.params.unbinned[0]) + 2) * 2
 
 
 def test_bits_are_forecast_as_tables_of_two_cells_and_blocks_are_not() -> None:
@@ -117,3 +117,10 @@ def test_a_range_as_narrow_as_floats_allow_has_fewer_cut_points() -> None:
     narrow = Schema([Numeric("x", 1.0, 1.0 + 2**-51)], label=LABEL)
     [one] = asked(make_script(Plus(narrow, 2.0, 1000), b""))
     assert one.question.n_cells == (2 + 1 + 1) * 2 or one.question.n_cells == (1 + 1 + 1) * 2
+
+
+def test_a_packet_about_one_of_many_medians_is_no_larger_than_was_said() -> None:
+    schema = Schema([Numeric(f"n{i}", 0, 1) for i in range(30)], label=LABEL)
+    script = make_script(Paper(schema, 8.0, 1000, n_partitions=1, n_subsets=1, subset_size=1), b"")
+    packet = encode(Answer(study=bytes(32), ticket=bytes(32), phase=script.n_steps - 1, question=29, report=b"\x00"))
+    assert len(packet) <= packet_bytes(script)

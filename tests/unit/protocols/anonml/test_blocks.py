@@ -1,0 +1,197 @@
+"""Blocks: exact levels, merged tables, and weights that count what two features share only once."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.mechanisms.response import RandomResponse
+from shoal.protocols.anonml.blocks import cut_levels, factors, merged_table
+from shoal.protocols.anonml.evidence import N_LEVELS, Blocks
+
+RESPONSE = RandomResponse(8.0, 2 * N_LEVELS**4)
+KEPT = float(RESPONSE.p - RESPONSE.q)
+LEVELS = np.array([0, 1, 2])
+
+
+def scatter(values, weights, levels):
+    """Weighted squares around the mean of each level."""
+    total = 0.0
+    for level in np.unique(levels):
+        x, w = values[levels == level], weights[levels == level]
+        total += float((w * (x - np.average(x, weights=w)) ** 2).sum())
+    return total
+
+
+@given(st.lists(st.tuples(st.integers(-20, 20), st.floats(0.01, 1)), min_size=1, max_size=6))
+def test_levels_are_the_best_there_are(cells):
+    values, weights = np.array([value / 10 for value, _ in cells]), np.array([weight for _, weight in cells])
+    levels = cut_levels(values, weights)
+    assert levels.max() + 1 == min(N_LEVELS, np.unique(values).size)
+    best = min(scatter(values, weights, np.array(way)) for way in product(range(N_LEVELS), repeat=values.size))
+    assert scatter(values, weights, levels) == pytest.approx(best, abs=1e-6)
+
+
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=30))
+def test_levels_rise_with_the_values(values):
+    array = np.array(values)
+    levels = cut_levels(array, np.full(array.size, 1 / array.size))
+    assert (np.diff(levels[np.argsort(array, kind="stable")]) >= 0).all()
+    assert set(levels.tolist()) == set(range(levels.max() + 1))
+
+
+def test_equal_values_are_one_level():
+    assert cut_levels(np.zeros(5), np.ones(5)).tolist() == [0] * 5
+
+
+def test_heavy_values_are_not_merged():
+    """Two levels for three values: the light one joins its nearer neighbour."""
+    assert cut_levels(np.array([0.0, 1.0, 1.9]), np.array([1.0, 1.0, 0.001]), 2).tolist() == [0, 1, 1]
+
+
+def test_four_levels_for_several_hundred_bins():
+    levels = cut_levels(np.repeat([1.0, 5.0, 3.0, 9.0], 100), np.full(400, 1 / 400), 4)
+    assert levels.tolist() == [0] * 100 + [2] * 100 + [1] * 100 + [3] * 100
+
+
+def blocks_of(joint, n=10**9, levels=LEVELS):
+    """What is to be expected of blocks about features whose levels and label have this joint distribution, ``(G, ..., G, 2)``."""
+    J = joint.ndim - 1
+    singles = np.stack([joint.sum(tuple(k for k in range(J) if k != j)) for j in range(J)])
+    i, j = np.triu_indices(J, 1)
+    pairs = np.stack([joint.sum((*(k for k in range(J) if k not in pair), J)) for pair in zip(i.tolist(), j.tolist(), strict=True)])
+    return Blocks(
+        (levels,) * J,
+        np.round(n * (KEPT * singles + (1 - KEPT) / singles[0].size)).astype(np.int64),
+        np.full(J, n),
+        np.round(n * (KEPT * pairs + (1 - KEPT) / pairs[0].size)).astype(np.int64),
+        np.full(i.size, n),
+        RESPONSE,
+    )
+
+
+def three_features(copies):
+    """Features 0 and 1 the same with chance ``copies`` and independent otherwise, given the label; feature 2 independent."""
+    given_label = np.array([[0.6, 0.3, 0.1], [0.1, 0.3, 0.6]])
+    joint = np.zeros((3, 3, 3, 2))
+    for y in (0, 1):
+        p = given_label[y]
+        joint[..., y] = 0.5 * (copies * np.diag(p) + (1 - copies) * np.outer(p, p))[:, :, None] * p
+    return joint
+
+
+SHARES = np.array([0.35, 0.3, 0.35])
+DELTA = np.array([-0.5, 0.0, 0.5]) / SHARES
+SCORE = np.log([1 / 6, 1, 6])
+
+
+def weights_of(joint, n=10**9):
+    return factors(blocks_of(joint, n), [SCORE] * 3, [SHARES] * 3, [DELTA] * 3)
+
+
+def test_a_merged_table_gives_back_the_shares():
+    joint = three_features(0.5)
+    H, shares, variances = merged_table(blocks_of(joint), 1)
+    assert H.tolist() == np.eye(3).tolist()
+    assert shares == pytest.approx(joint.sum((0, 2)), abs=1e-6)
+    seen = KEPT * joint.sum((0, 2)) + (1 - KEPT) / 6
+    assert variances == pytest.approx(seen * (1 - seen) / (1e9 * KEPT**2), rel=1e-4)
+
+
+def test_a_merged_table_has_only_levels_that_there_are():
+    levels = np.array([1, 0, 1, 0])
+    H, shares, variances = merged_table(blocks_of(three_features(0.0), levels=levels), 0)
+    assert H.tolist() == [[0, 1, 0, 1], [1, 0, 1, 0]]
+    assert shares.shape == variances.shape == (2, 2)
+
+
+def test_one_report_is_not_believed_outright():
+    blocks = Blocks(
+        (LEVELS,), np.array([[[0, 0], [0, 1], [0, 0]]]), np.array([1]), np.zeros((0, 3, 3), np.int64), np.zeros(0, np.int64), RESPONSE
+    )
+    assert (merged_table(blocks, 0)[2] >= 0.2).all()
+
+
+def test_features_that_say_the_same_count_less():
+    first, second, other = weights_of(three_features(0.9))
+    assert first == pytest.approx(second)
+    assert 0.5 <= first < 0.95 < 1.05 < other
+
+
+def test_features_that_add_to_each_other_count_alike():
+    assert weights_of(three_features(0.0)) == pytest.approx(np.ones(3), abs=1e-3)
+
+
+def test_weights_have_a_mean_of_one_and_are_at_least_a_half():
+    weights = weights_of(three_features(0.9))
+    assert weights.mean() == pytest.approx(1)
+    assert weights.min() >= 0.5
+
+
+def test_a_feature_against_which_the_regression_turns_keeps_half_its_weight():
+    """Feature 1 is all but a copy of feature 0 with a little less to say: no weight is negative."""
+    blocks = blocks_of(three_features(0.99))
+    weights = factors(blocks, [SCORE] * 3, [SHARES] * 3, [DELTA, 0.05 * DELTA, DELTA])
+    assert weights[1] == 0.5
+
+
+def lopsided():
+    """Three features that are all different, depend on each other, and have one label more often."""
+    joint = np.random.default_rng(6).dirichlet(np.full(54, 0.7)).reshape(3, 3, 3, 2)
+    tables = [joint.sum(tuple(k for k in range(3) if k != j)) for j in range(3)]
+    pi = joint.sum((0, 1, 2))
+    shares = [table.sum(1) for table in tables]
+    deltas = [(table[:, 1] / pi[1] - table[:, 0] / pi[0]) / M for table, M in zip(tables, shares, strict=True)]
+    scores = [np.log(table[:, 1] / table[:, 0]) for table in tables]
+    return joint, scores, shares, deltas, float(pi[1])
+
+
+def regression(joint, scores, pi, shrink=1.0):
+    """The same weights, from all the cells of the joint distribution."""
+    cells = np.array(list(np.ndindex(joint.shape)))
+    p, y = joint.ravel(), cells[:, 3]
+    G = np.stack([scores[j][cells[:, j]] for j in range(3)])
+    G = G - (G * p).sum(1, keepdims=True)
+    T = (G * p) @ G.T
+    sd = np.sqrt(np.diag(T))
+    R = T / np.outer(sd, sd)
+    R = shrink * R + (1 - shrink) * np.eye(3)
+    w = np.linalg.solve((R + 0.05 * np.eye(3)) * np.outer(sd, sd), (G * p) @ (y - pi))
+    assert (w > 0).all()
+    assert np.linalg.eigvalsh(R).min() > 0.05
+    return (w / w.mean() + 1) / 2
+
+
+def test_weights_are_those_of_the_regression_on_whole_rows():
+    joint, scores, shares, deltas, pi = lopsided()
+    weights = factors(blocks_of(joint, 10**12), scores, shares, deltas)
+    assert weights == pytest.approx(regression(joint, scores, pi), abs=1e-4)
+
+
+def test_uncertain_correlations_are_shrunk():
+    """By s / (s + se^2), with the same se for all pairs here, near enough."""
+    joint, scores, shares, deltas, pi = lopsided()
+    sure, unsure = regression(joint, scores, pi), regression(joint, scores, pi, 0.5)
+    few = factors(blocks_of(joint, 100), scores, shares, deltas)
+    assert np.abs(few - unsure).max() < np.abs(few - sure).max()
+
+
+def test_silent_features_are_left_alone():
+    quiet = np.zeros(3)
+    assert factors(blocks_of(three_features(0.9)), [SCORE, quiet, quiet], [SHARES] * 3, [DELTA, quiet, quiet]).tolist() == [1, 1, 1]
+    weights = factors(blocks_of(three_features(0.9)), [SCORE, quiet, SCORE], [SHARES] * 3, [DELTA, quiet, DELTA])
+    assert weights[1] == 1
+
+
+def test_scores_that_lean_against_the_label_are_left_alone():
+    assert factors(blocks_of(three_features(0.9)), [SCORE] * 3, [SHARES] * 3, [-DELTA] * 3).tolist() == [1, 1, 1]
+
+
+def test_pairs_that_nobody_answered_are_taken_to_be_unrelated():
+    blocks = blocks_of(three_features(0.9))
+    unanswered = Blocks(blocks.levels, blocks.singles, blocks.n_singles, 0 * blocks.pairs, 0 * blocks.n_pairs, RESPONSE)
+    assert factors(unanswered, [SCORE] * 3, [SHARES] * 3, [DELTA] * 3) == pytest.approx(np.ones(3))
