@@ -6,9 +6,11 @@ code that changes a vector shows in the diff, and the tests replay the files as 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -19,6 +21,9 @@ from pydantic import Field
 from shoal.mechanisms.calibrate import NAMES, mechanism
 from shoal.messages.base import Array, Message, Registry
 from shoal.messages.codec import encode
+from shoal.protocols.anonml.assignment import below, combination_of, part_of, thresholds, words_of
+from shoal.protocols.anonml.messages import Answer, Ask, Publication
+from shoal.protocols.anonml.partitions import feature_subsets
 from shoal.study.load import parse
 from shoal.study.manifest import Manifest
 from shoal.study.templates import PROTOCOLS, study_text
@@ -285,11 +290,84 @@ def manifests() -> dict[str, Any]:
     return found
 
 
+TICKETS = (bytes(32), bytes([255]) * 32, *(hashlib.sha256(f"ticket {i}".encode()).digest() for i in range(6)))
+WEIGHTS = [[Fraction(1)], [Fraction(1, 3)] * 3, [Fraction(6, 100), Fraction(44, 100), Fraction(1, 2)], [Fraction(1, 12)] * 12]
+BOUNDS = (1, 2, 15, 1000, (1 << 32) - 1, 1 << 32)
+COMBINATIONS = ((4, 2), (4, 4), (12, 4), (60, 4))
+SUBSETS = ((6, 2, 2, 3), (11, 5, 2, 3), (3, 4, 1, 1))
+
+
+def anonml() -> dict[str, Any]:
+    """AnonML: what follows from a ticket, which features each partition is asked about, and its messages."""
+    tickets = []
+    for ticket in TICKETS:
+        words = words_of(STUDY, ticket)
+        first, second = words[:, 0], words[:, 1]
+        tickets.append(
+            {
+                "ticket": ticket.hex(),
+                "words": [str(word) for word in words[0].tolist()],
+                "parts": [int(part_of(first, thresholds(weights))[0]) for weights in WEIGHTS],
+                "below": [int(below(first, bound)[0]) for bound in BOUNDS],
+                "combinations": [combination_of(second, n, k)[0].tolist() for n, k in COMBINATIONS],
+            }
+        )
+    subsets = [
+        {"n_features": n, "n_partitions": p, "n_subsets": h, "subset_size": s, "subsets": feature_subsets(STUDY, n, p, h, s)}
+        for n, p, h, s in SUBSETS
+    ]
+    answer = Answer(study=STUDY, ticket=TICKETS[2], phase=12, question=300, report=b"\x01\x02")
+    good = [
+        Ask(study=STUDY, phase=0, publication=Publication(points=(0.5, -2.0))),
+        Ask(study=STUDY, phase=12, publication=Publication(cuts=((0.0, 17.25), (-1.5,)), levels=((0, 2, 1), (1, 0)))),
+        Ask(study=STUDY, phase=0, publication=Publication()),
+        answer,
+    ]
+    body = answer.model_dump(exclude={"study"})
+    shown: dict[str, object] = {"points": [], "cuts": [], "levels": []}
+    bad: dict[str, tuple[str, dict[str, object], str]] = {
+        "a ticket of 31 bytes": ("anonml.answer", {**body, "ticket": bytes(31)}, "MSG-005"),
+        "a ticket of 33 bytes": ("anonml.answer", {**body, "ticket": bytes(33)}, "MSG-005"),
+        "a negative phase": ("anonml.answer", {**body, "phase": -1}, "MSG-005"),
+        "a question as float": ("anonml.answer", {**body, "question": 300.0}, "MSG-005"),
+        "a report as number": ("anonml.answer", {**body, "report": 1}, "MSG-005"),
+        "an answer of another type": ("anonml.reply", body, "MSG-004"),
+        "an integer for a point": ("anonml.ask", {"phase": 0, "publication": {**shown, "points": [1]}}, "MSG-003"),
+        "a cut that is infinite": ("anonml.ask", {"phase": 0, "publication": {**shown, "cuts": [[float("inf")]]}}, "MSG-002"),
+        "cuts that are no lists": ("anonml.ask", {"phase": 0, "publication": {**shown, "cuts": [1.5]}}, "MSG-005"),
+        "a negative level": ("anonml.ask", {"phase": 0, "publication": {**shown, "levels": [[-1]]}}, "MSG-005"),
+        "no publication": ("anonml.ask", {"phase": 0, "publication": None}, "MSG-005"),
+    }
+    refused = []
+    for name, (kind, wrong, code) in bad.items():
+        envelope = {"type": kind, "version": 1, "study": STUDY, "body": wrong}
+        refused.append({"name": name, "hex": cbor2.dumps(envelope, canonical=True).hex(), "code": code})
+    return {
+        "study": STUDY.hex(),
+        "weights": [[str(weight) for weight in weights] for weights in WEIGHTS],
+        "bounds": BOUNDS,
+        "combinations": COMBINATIONS,
+        "tickets": tickets,
+        "feature_subsets": subsets,
+        "read": [
+            {
+                "type": message.type_name,
+                "hex": encode(message).hex(),
+                "body": tagged(message.model_dump(exclude={"study"})),
+                "submission": None if message.submission is None else message.submission.hex(),
+            }
+            for message in good
+        ],
+        "refused": refused,
+    }
+
+
 FILES: dict[str, Callable[[], dict[str, Any]]] = {
     "cbor.json": cbor,
     "messages.json": messages,
     "mechanisms.json": mechanisms,
     "manifests.json": manifests,
+    "anonml.json": anonml,
 }
 
 

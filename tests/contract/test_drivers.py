@@ -1,4 +1,4 @@
-"""One suite for every driver: the toy protocol in one process, over a good network, and over networks that fail in every way there is."""
+"""One suite for every driver: the toy protocol and AnonML in one process, over a good network, and over networks that fail in every way."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import anonml_cases
 from shoal.clock import ManualClock
 from shoal.entropy import Entropy, SeededEntropy
 from shoal.errors import BudgetError, RemoteProtocolError, ShoalError
@@ -79,6 +80,16 @@ def test_every_promise_is_kept(run: Run, seed: int) -> None:
     study = Study()
     outcome, ledgers = play(run, study, seed)
     check_complete(study, outcome, ledgers)
+
+
+@pytest.mark.parametrize("kind", ["bits", "blocks", "paper"])
+def test_every_promise_is_kept_by_anonml_too(run: Run, kind: str) -> None:
+    script = anonml_cases.script_of(kind)
+    for seed in range(2):
+        aggregator, peers = anonml_cases.make(script, 8, minimum=0)
+        ledgers = {name: MemoryLedger() for name in peers}
+        outcome = run(aggregator, peers, SeededEntropy(seed), ledgers=ledgers)
+        anonml_cases.check_complete(script, outcome, ledgers, peers)
 
 
 def test_a_perfect_network_loses_no_answer_and_has_none_late() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from shoal.errors import MechanismError, RemoteProtocolError
 from shoal.mechanisms.calibrate import mechanism
 from shoal.messages.codec import decode, dumps, encode, loads
+from shoal.protocols.anonml.messages import MESSAGES as ANONML_MESSAGES
 from shoal.study.manifest import Manifest
 from tools.vectors import DIRECTORY, FILES, READ, REGISTRY, STUDY, tagged, text
 
@@ -25,7 +27,7 @@ def named(cases: list[dict[str, Any]]) -> Any:
     return pytest.mark.parametrize("case", [pytest.param(case, id=case.get("name", case["hex"][:20])) for case in cases])
 
 
-CBOR, MESSAGES, MECHANISMS, MANIFESTS = (load(name) for name in FILES)
+CBOR, MESSAGES, MECHANISMS, MANIFESTS, ANONML = (load(name) for name in FILES)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -130,3 +132,47 @@ def test_the_integers_follow_from_the_formulas_of_the_specification(case: dict[s
                 best = min(sizes, key=errors.__getitem__)
                 expected = {"keep_numerator": keeps[best], "subset_size": best}
     assert {key: int(part) for key, part in expected.items()} == {key: int(case[key]) for key in expected}
+
+
+@pytest.mark.parametrize("case", ANONML["tickets"])
+def test_what_follows_from_a_ticket_follows_from_the_file_alone(case: dict[str, Any]) -> None:
+    """By whole numbers: the hash, the part whose weights cover the first word, and the rank of the second among all combinations."""
+    digest = hashlib.sha256(b"shoal anonml assignment" + bytes.fromhex(ANONML["study"] + case["ticket"])).digest()
+    first, second = (int.from_bytes(digest[at : at + 8], "little") for at in (0, 8))
+    assert case["words"] == [str(first), str(second)]
+    for weights, part in zip(ANONML["weights"], case["parts"], strict=True):
+        ends = [int(sum(map(Fraction, weights[: i + 1])) * 2**64) for i in range(len(weights))]
+        assert part == next(i for i, end in enumerate(ends) if first < end)
+    assert case["below"] == [first * bound >> 64 for bound in ANONML["bounds"]]
+    for (n, k), chosen in zip(ANONML["combinations"], case["combinations"], strict=True):
+        rank = second * math.comb(n, k) >> 64
+        before = sum(
+            math.comb(n - 1 - i, k - 1 - place) for place in range(k) for i in range(chosen[place - 1] + 1 if place else 0, chosen[place])
+        )
+        assert rank == before
+
+
+@pytest.mark.parametrize("case", ANONML["feature_subsets"])
+def test_feature_subsets_follow_from_the_file_alone(case: dict[str, Any]) -> None:
+    study, size = bytes.fromhex(ANONML["study"]), case["subset_size"]
+    for partition, subsets in enumerate(case["subsets"]):
+        tag = b"shoal anonml feature subsets 1" + partition.to_bytes(8, "big")
+        stream = hashlib.shake_256(tag + study).digest(8 * case["n_features"])
+        ranked = sorted(range(case["n_features"]), key=lambda j, stream=stream: stream[8 * j : 8 * j + 8])
+        assert subsets == [ranked[i * size : (i + 1) * size] for i in range(case["n_subsets"])]
+
+
+@named(ANONML["read"])
+def test_messages_of_anonml_are_read_and_written(case: dict[str, Any]) -> None:
+    message = decode(bytes.fromhex(case["hex"]), ANONML_MESSAGES, STUDY)
+    assert message.type_name == case["type"]
+    assert tagged(message.model_dump(exclude={"study"})) == case["body"]
+    assert encode(message).hex() == case["hex"]
+    assert (message.submission or b"").hex() == (case["submission"] or "")
+
+
+@named(ANONML["refused"])
+def test_other_messages_of_anonml_are_refused(case: dict[str, Any]) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        decode(bytes.fromhex(case["hex"]), ANONML_MESSAGES, STUDY)
+    assert caught.value.code == case["code"]
