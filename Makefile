@@ -12,7 +12,7 @@ demo: $(VENV)/.core
 	$(BIN)/shoal hello
 
 test: check
-	$(PYTEST) $(PARALLEL) tests/statistical tests/contract tests/e2e -m "not soak"
+	$(PYTEST) $(PARALLEL) tests/statistical tests/contract tests/paper tests/e2e -m "not soak"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -1,30 +1,92 @@
-"""``python -m benchmarks list`` and ``python -m benchmarks run NAME [--json]``."""
+"""``python -m benchmarks list``, ``run NAME [--json]`` and ``figure NAME [--json]``."""
 
 from __future__ import annotations
 
 import argparse
+import inspect
+from collections.abc import Callable, Iterator
 from importlib import import_module
+from pathlib import Path
+
+from benchmarks.measure import Measure
 
 BENCHMARKS = {
     "samplers": ("benchmarks.speed.samplers", "exact noise and randomised answers: samples and reports a second, against other libraries"),
     "install": ("benchmarks.speed.install", "megabytes of the core and of each extra; seconds to import and to print help"),
+    "anonml": ("benchmarks.paper.anonml", "AnonML's predictions: test AUC at several budgets, five datasets, both variants"),
+    "anonml-speed": (
+        "benchmarks.speed.anonml",
+        "AnonML with a million people: seconds and memory; aggregation against multi-freq-ldpy; messages",
+    ),
+}
+FIGURES = {
+    "anonml-2": ("benchmarks.paper.anonml_errors", "best p and q by number of cells"),
+    "anonml-3": ("benchmarks.paper.anonml_errors", "expected error of each mechanism, by budget and by number of cells"),
+    "anonml-4": ("benchmarks.paper.anonml_ensembles", "the paper's ensemble against others, without perturbation, with and without bins"),
+    "anonml-scores": ("benchmarks.paper.anonml_ensembles", "section VIII-D: partition classifiers and the scores that weigh them"),
+    "anonml-5": ("benchmarks.paper.anonml_sweeps", "AUC by budget: both settings of the paper under both accountings, and plus"),
+    "anonml-6": ("benchmarks.paper.anonml_sweeps", "AUC by size of the feature subsets"),
+    "anonml-7": ("benchmarks.paper.anonml_sweeps", "AUC by number of partitions"),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="name the benchmarks")
-    run = commands.add_parser("run", help="run one")
+    commands.add_parser("list", help="name the benchmarks and figures")
+    run = commands.add_parser("run", help="run one benchmark")
     run.add_argument("name", choices=sorted(BENCHMARKS))
-    run.add_argument("--json", action="store_true", help="print one JSON object per measure")
+    run.add_argument("--markdown", action="store_true", help="print a table for the documentation")
+    run.add_argument("--seeds", type=int, help="repetitions, where a benchmark has any")
+    run.add_argument("--only", metavar="TEXT", help="only what has this in its name, where a benchmark can choose")
+    figure = commands.add_parser("figure", help="draw one figure of a paper (needs shoal[report])")
+    figure.add_argument("name", choices=sorted(FIGURES))
+    figure.add_argument("--trials", type=int, default=20, help="repetitions of each point (the paper: 400 to 500)")
+    figure.add_argument("--to", type=Path, default=Path("docs/benchmarks"), metavar="DIR", help="where the SVG goes")
+    for command in (run, figure):
+        command.add_argument("--json", action="store_true", help="print one JSON object per figure")
     chosen = parser.parse_args()
     if chosen.command == "list":
-        for name, (_, summary) in BENCHMARKS.items():
-            print(f"{name:10} {summary}")
+        for name, (_, summary) in (BENCHMARKS | FIGURES).items():
+            print(f"{name:13} {summary}")
+    elif chosen.command == "figure":
+        _draw(chosen)
+    else:
+        _run(parser, chosen)
+
+
+def _run(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
+    module = import_module(BENCHMARKS[chosen.name][0])
+    options = {name: value for name in ("seeds", "only") if (value := getattr(chosen, name)) is not None}
+    unknown = set(options) - set(inspect.signature(module.measures).parameters)
+    if unknown:
+        parser.error(f"{chosen.name} takes no --{' --'.join(sorted(unknown))}")
+    if chosen.markdown:
+        lines: Callable[..., Iterator[str]] = getattr(module, "markdown", lambda **given: _table(module.measures(**given)))
+        for line in lines(**options):
+            print(line, flush=True)
         return
-    for measure in import_module(BENCHMARKS[chosen.name][0]).measures():
+    for measure in module.measures(**options):
         print(measure.to_json() if chosen.json else measure.to_text(), flush=True)
+
+
+def _table(measures: Iterator[Measure]) -> Iterator[str]:
+    yield "| measure | value | unit | target |"
+    yield "|---|---:|---|---:|"
+    for one in measures:
+        target = "" if one.target is None else f"{'at least' if one.better == 'higher' else 'at most'} {one.target:,.4g}"
+        yield f"| {one.measure.replace('_', ' ')} | {one.value:,.4g} | {one.unit} | {target} |"
+
+
+def _draw(chosen: argparse.Namespace) -> None:
+    plots = import_module("benchmarks.paper.plots")
+    plots.pyplot()  # where it cannot be drawn, nothing is computed
+    figure = import_module(FIGURES[chosen.name][0]).figure(chosen.name, chosen.trials)
+    path = plots.draw(figure, chosen.to / f"{chosen.name}.svg")
+    for line in figure.lines(as_json=chosen.json):
+        print(line)
+    if not chosen.json:
+        print(f"drawn: {path}")
 
 
 if __name__ == "__main__":
