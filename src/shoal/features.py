@@ -19,7 +19,7 @@ Outside = Literal["error", "clip"]
 MAX_CATEGORIES = 10_000
 MAX_NAME = 200
 
-_UNSEEN = -2
+_MISSING, _UNSEEN = -1, -2
 
 
 def is_name(name: object) -> bool:
@@ -83,7 +83,7 @@ class Numeric:
         return None if self.bins is None else len(self.bins) + 1 + self.missing
 
     def encode(self, column: npt.NDArray[Any], outside: Outside = "error") -> npt.NDArray[np.float64]:
-        """The column as floats; missing values become NaN."""
+        """The column as floats; missing values become NaN, and are an error where none may be, clipped or not."""
         numbers = to_numbers(self.name, as_column(self.name, column))
         if not self.missing and np.isnan(numbers).any():
             raise _missing_error(self.name, np.isnan(numbers))
@@ -172,9 +172,9 @@ class Categorical:
         return len(self.groups if self.groups is not None else self.values) + self.missing
 
     def encode(self, column: npt.NDArray[Any], outside: Outside = "error") -> npt.NDArray[np.int64]:
-        """Positions in `values`; -1 for missing, and for unseen values where they are clipped."""
+        """Positions in `values`; -1 for missing, which is an error where none may be, and for unseen values where they are clipped."""
         cells = as_column(self.name, column)
-        position: dict[str | None, int] = {None: -1, **{value: i for i, value in enumerate(self.values)}}
+        position: dict[str | None, int] = {None: _MISSING, **{value: i for i, value in enumerate(self.values)}}
         codes = np.fromiter(map_texts(self.name, cells, lambda text: position.get(text, _UNSEEN)), np.int64, len(cells))
         unseen = codes == _UNSEEN
         if outside == "error" and unseen.any():
@@ -184,9 +184,9 @@ class Categorical:
                 why="The list of values is public and fixed by the study; the value itself is private and not repeated here.",
                 fix="Correct the rows, or ask the analyst to declare the value.",
             )
-        if outside == "error" and not self.missing and (codes < 0).any():
-            raise _missing_error(self.name, codes < 0)
-        codes[unseen] = -1
+        if not self.missing and (codes == _MISSING).any():
+            raise _missing_error(self.name, codes == _MISSING)
+        codes[unseen] = _MISSING
         return codes
 
     def cut(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

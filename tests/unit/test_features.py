@@ -81,10 +81,11 @@ class TestNumeric:
     def test_clips_in_prediction(self) -> None:
         assert Numeric("age", 0, 10).encode(np.array([-3.0, 77.0]), outside="clip").tolist() == [0, 10]
 
-    def test_refuses_missing_values_where_none_may_be(self) -> None:
+    @pytest.mark.parametrize("outside", ["error", "clip"])
+    def test_refuses_missing_values_where_none_may_be(self, outside: Any) -> None:
         with pytest.raises(SpecError) as error:
-            Numeric("age", 0, 10, missing=False).encode(cells("1", None, ""))
-        assert code(error) == "DATA-005"
+            Numeric("age", 0, 10, missing=False).encode(cells("1", None, ""), outside)
+        assert code(error) == "DATA-005" and "2 rows, the first of them row 2" in error.value.what
 
 
 class TestCategorical:
@@ -151,8 +152,15 @@ class TestCategorical:
         with pytest.raises(SpecError):
             Categorical("grade", ["1", "2"]).encode(cells("1.0"))
 
-    def test_unseen_values_are_missing_in_prediction(self) -> None:
-        assert Categorical("sex", ["f", "m"]).encode(cells("f", "x"), outside="clip").tolist() == [0, -1]
+    @pytest.mark.parametrize("missing", [True, False])
+    def test_unseen_values_count_as_unknown_in_prediction(self, missing: bool) -> None:
+        assert Categorical("sex", ["f", "m"], missing=missing).encode(cells("f", "x"), outside="clip").tolist() == [0, -1]
+
+    @pytest.mark.parametrize(("outside", "cell"), [("error", "f"), ("clip", "x")])
+    def test_refuses_missing_values_where_none_may_be(self, outside: Any, cell: str) -> None:
+        with pytest.raises(SpecError) as error:
+            Categorical("sex", ["f", "m"], missing=False).encode(cells(cell, None, ""), outside)
+        assert code(error) == "DATA-005" and "2 rows, the first of them row 2" in error.value.what
 
     def test_equal_declarations_are_equal_and_hash_alike(self) -> None:
         first, second = (Categorical("k", ["a", "b"], groups={"x": ["a"], "y": ["b"]}) for _ in range(2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from shoal.domain import Schema
-from shoal.estimators.inputs import EstimatorError, entropy_of, infer_schema, rows, training_rows
+from shoal.estimators.inputs import EstimatorError, as_estimator_errors, classes_like, entropy_of, infer_schema, rows, training_rows
 from shoal.estimators.studies import INFERRED, NoGuarantee, make_study, simulated_statement
 from shoal.protocols.anonml.params import Params
 from shoal.protocols.anonml.population import make_script, simulate
@@ -59,7 +60,8 @@ class AnonMLClassifier(ClassifierMixin, BaseEstimator):
     Attributes
     ----------
     classes_
-        Sorted: the values of y if the schema was inferred, else those that the schema's label declares, as text, whatever y holds.
+        Sorted: the values of y. Classes that a given schema declares and y lacks are of y's type too; where one cannot be, or two
+        values of y read alike, all are the declared texts.
     privacy_
         The statement, which prints as the label; `NoGuarantee` if epsilon is infinite.
     schema_
@@ -73,10 +75,8 @@ class AnonMLClassifier(ClassifierMixin, BaseEstimator):
     -----
     Ref: AnonML §VI, §VII.
 
-    Privacy
-    -------
-    Unit person, replace, against everyone: ``epsilon``. Each fit spends it, so that cross-validation and a search over settings on real
-    people would multiply it.
+    Privacy: unit person, replace, against everyone: ``epsilon``. Each fit spends it, so that cross-validation and a search over settings
+    on real people would multiply it.
 
     Examples
     --------
@@ -132,6 +132,14 @@ class AnonMLClassifier(ClassifierMixin, BaseEstimator):
         y
             The label of each row; with a schema, one of the label's values, or a number or a truth value that reads like it.
         """
+        # scikit-learn's checks write down names of columns at once; a fit that fails leaves the estimator as it was.
+        fitted = copy(self)
+        with as_estimator_errors():
+            fitted._learn(X, y)
+        self.__dict__ = fitted.__dict__
+        return self
+
+    def _learn(self, X: Any, y: Any) -> None:
         if not isinstance(self.schema, Schema | None):
             raise EstimatorError("SCHEMA-001", f"schema is of type {type(self.schema).__name__}.", fix="Give a Schema, or None.")
         columns, labels = training_rows(self, X, y, None if self.schema is None else self.schema.names)
@@ -144,12 +152,14 @@ class AnonMLClassifier(ClassifierMixin, BaseEstimator):
         script = make_script(self._params(study), digest)
         learned = simulate(script, schema.encode(columns), schema.encode_label({study.label.name: labels}), entropy)
         self.schema_, self.model_, self.privacy_ = schema, learned.model, privacy
-        self._class_of_position = np.array(learned.model.classes) if classes is None else classes
+        self._class_of_position = classes_like(labels, learned.model.classes) if classes is None else classes
         self.classes_ = np.sort(self._class_of_position)
-        return self
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """The most likely class of each row; numbers outside their range are clipped, and unknown categories count as unknown."""
+        """The most likely class of each row; numbers outside their range are clipped, and unknown categories count as unknown.
+
+        A value may be missing only where the schema allows it.
+        """
         columns = self._encode(X)
         return self._class_of_position[self.model_.decide(columns)]
 
@@ -160,12 +170,13 @@ class AnonMLClassifier(ClassifierMixin, BaseEstimator):
 
     def _encode(self, X: Any) -> dict[str, npt.NDArray[Any]]:
         check_is_fitted(self)
-        columns = rows(self, X, getattr(self, "feature_names_in_", self.schema_.names))
-        return self.schema_.encode(columns, outside="clip")
+        with as_estimator_errors():
+            columns = rows(self, X, getattr(self, "feature_names_in_", self.schema_.names))
+            return self.schema_.encode(columns, outside="clip")
 
     @property
     def _is_bare(self) -> bool:
-        return self.variant == "paper" and isinstance(self.epsilon, float) and self.epsilon == math.inf
+        return self.variant == "paper" and isinstance(self.epsilon, float | np.floating) and self.epsilon == math.inf
 
     def _settings(self) -> dict[str, Any]:
         """The keys of a study. It cannot say that epsilon is infinite; all else is checked as if it were 1."""

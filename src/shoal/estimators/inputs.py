@@ -1,22 +1,27 @@
 """What scikit-learn hands to an estimator, as the protocols want it: columns, labels, a schema, a source of randomness.
 
-scikit-learn's own checks come first, with its own errors: the shape of X, the length of y, names of columns. What is left has a code.
+scikit-learn's own checks come first, with its own errors: the length of y, names of columns. What is left has a code, and so has what
+scikit-learn would say with the cells in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import issparse
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, validate_data
 
-from shoal.cells import cell_text
-from shoal.domain import Categorical, Columns, Schema
+from shoal.cells import cell_text, to_texts
+from shoal.domain import Categorical, Columns, Schema, numbers_of
 from shoal.entropy import Entropy, SeededEntropy, SystemEntropy
 from shoal.errors import SpecError
+from shoal.names import counted
+from shoal.study.infer import are_own
 from shoal.study.values import MAX_TEXT, is_line
 from shoal.table_files import Table
 from shoal.tables import from_frame, n_rows
@@ -24,10 +29,22 @@ from shoal.tables import from_frame, n_rows
 Labels = npt.NDArray[Any]
 
 _SEEDS = 1 << 31
+_FIX_OWN_TEXTS = "Leave the column out, or turn it into a number or a few categories."
 
 
 class EstimatorError(SpecError, ValueError):
     """Settings or data that an estimator cannot be fitted with. A ValueError too, which is what scikit-learn's tools expect."""
+
+
+@contextmanager
+def as_estimator_errors() -> Iterator[None]:
+    """Raise what a schema or a table says about data as an `EstimatorError`, in the same words."""
+    try:
+        yield
+    except EstimatorError:
+        raise
+    except SpecError as error:
+        raise EstimatorError(error.code, error.what, why=error.why, fix=error.fix) from None
 
 
 def training_rows(estimator: Any, X: object, y: object, names: Sequence[str] | None) -> tuple[Table, Labels]:
@@ -42,7 +59,8 @@ def training_rows(estimator: Any, X: object, y: object, names: Sequence[str] | N
     names
         Names of the columns of an array.
     """
-    labels = validate_data(estimator, "no_validation", y)
+    _refuse_complex("y", np.asarray(y))
+    labels = validate_data(estimator, "no_validation", _plain_booleans(y))
     if labels.dtype.kind == "f":
         check_classification_targets(labels)
     columns = rows(estimator, X, names, is_first=True)
@@ -59,19 +77,53 @@ def rows(estimator: Any, X: object, names: Sequence[str] | None, *, is_first: bo
         if not n_rows(columns):
             raise EstimatorError("DATA-007", "The data has 0 rows.", why="One row is one peer.", fix="Give at least one row.")
         return columns
-    return from_frame(validate_data(estimator, X, reset=is_first, dtype=None, ensure_all_finite="allow-nan"), names)
+    return from_frame(validate_data(estimator, _array(X), reset=is_first, dtype=None, ensure_all_finite="allow-nan"), names)
+
+
+def _array(X: object) -> object:
+    """What scikit-learn can check without an error that repeats cells."""
+    if issparse(X):
+        return X
+    if isinstance(X, Mapping):
+        why = "scikit-learn's tools cannot take rows from one."
+        raise EstimatorError("DATA-007", "X is a mapping.", why=why, fix="Give a dataframe, or an array with one row per record.")
+    try:
+        array = X if isinstance(X, np.ndarray) else np.asarray(X)
+    except ValueError:
+        raise EstimatorError("DATA-007", "The rows of X are of different lengths.", fix="Give every row a cell in each column.") from None
+    if array.ndim != 2:
+        what = f"X has {counted(array.ndim, 'dimension')}; a table has two."
+        raise EstimatorError("DATA-007", what, fix="Reshape your data: one row per record, X.reshape(-1, 1) for a single feature.")
+    _refuse_complex("X", array)
+    return array
+
+
+def _refuse_complex(name: str, cells: npt.NDArray[Any]) -> None:
+    if cells.dtype.kind == "c":
+        raise EstimatorError("DATA-004", f"Complex data not supported: {name} has complex numbers.", fix="Give real numbers, or texts.")
+
+
+def _plain_booleans(y: Any) -> Any:
+    """The same labels, with the truth values of dataframes as NumPy's: scikit-learn would turn them into numbers."""
+    is_boolean = getattr(getattr(y, "dtype", None), "kind", None) == "b"
+    return np.asarray(y, bool) if is_boolean and not (hasattr(y, "isna") and y.isna().any()) else y
 
 
 def infer_schema(columns: Columns, labels: Labels) -> tuple[Schema, Labels]:
     """The schema that the data has, and the classes in the order of its label's values. It warns: this is not a private act."""
-    classes = _classes(labels)
+    classes = _sorted_classes(labels)
     if len(classes) < 2:
         raise EstimatorError("SCHEMA-004", "All labels are of one class.", fix="Give labels of two classes or more.")
+    texts = [str(cell_text(value)) for value in classes]
+    if len(set(texts)) < len(texts):
+        raise EstimatorError("DATA-007", "Some labels differ only in the spaces around them.", fix="Remove the spaces from y.")
+    for column_name, column in columns.items():
+        _refuse_own_texts(column_name, column)
     name = "label"
     while name in columns:
         name += "_"
     features = Schema.infer(columns).features
-    schema = Schema(features, Categorical(name, [str(cell_text(value)) for value in classes], missing=False))
+    schema = Schema(features, Categorical(name, texts, missing=False))
     for feature in (*schema.features, schema.label):
         if isinstance(feature, Categorical) and not all(map(is_line, feature.values)):
             what = f"{feature.name}: a value is not a plain line of at most {MAX_TEXT} characters."
@@ -79,15 +131,65 @@ def infer_schema(columns: Columns, labels: Labels) -> tuple[Schema, Labels]:
     return schema, classes
 
 
-def _classes(labels: Labels) -> Labels:
-    """The different labels, sorted, without those that are missing."""
+def _refuse_own_texts(name: str, column: npt.NDArray[Any]) -> None:
+    """Refuse texts most of which occur once: each would be a category, and a model of them says nothing about new rows."""
+    if column.dtype.kind in "biuf":
+        return
+    known = [text for text in to_texts(name, column) if text is not None]
+    if are_own(known) and numbers_of(name, column) is None:
+        what = f"{name}: most rows have a text of their own, as names, identifiers and dates do."
+        raise EstimatorError("DATA-007", what, why="No schema is given, and each text would be a category.", fix=_FIX_OWN_TEXTS)
+
+
+def classes_like(labels: Labels, values: Sequence[str]) -> Labels:
+    """The labels that declared values stand for, in their order and of the type of y; the texts themselves where not each stands for one.
+
+    Parameters
+    ----------
+    labels
+        What `training_rows` gives, each of them known.
+    values
+        The values that the schema's label declares. Those that y lacks are read as y's type would write them.
+    """
+    known = _known(labels)
+    found = {str(cell_text(value)): value for value in known}
+    kinds = {type(value) for value in known}
+    if len(kinds) > 1 or len(found) < len(known):
+        return np.array(values)
+    kind = kinds.pop()
+    read = {value: found[value] if value in found else _read(kind, value) for value in values}
+    if any(cell_text(label) != value for value, label in read.items()):
+        return np.array(values)
+    classes = np.fromiter(read.values(), object, len(read))
+    # A text that y lacks may be longer than those that its dtype has room for.
+    return classes.astype(str if labels.dtype.kind == "U" else labels.dtype)
+
+
+def _read(kind: type, text: str) -> Any:
+    """A text as a value of a type of labels; None where it is none."""
+    if issubclass(kind, bool | np.bool_):
+        return text == "True"
+    try:
+        return kind(text) if issubclass(kind, str | int | float | np.generic) else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _known(labels: Labels) -> list[Any]:
+    """The different labels, without those that are missing."""
     # Sorting all objects or texts would take seconds for a million of them.
     found: Iterable[Any] = set(labels.tolist()) if labels.dtype.kind in "OU" else np.unique(labels)
-    known = [value for value in found if cell_text(value) is not None]
+    return [value for value in found if cell_text(value) is not None]
+
+
+def _sorted_classes(labels: Labels) -> Labels:
     try:
-        return np.fromiter(sorted(known), labels.dtype, len(known))
+        known = sorted(_known(labels))
+        return np.fromiter(known, labels.dtype, len(known))
     except TypeError:
-        raise EstimatorError("DATA-007", "The labels have no order: they are of several types.", fix="Give labels of one type.") from None
+        raise EstimatorError(
+            "DATA-007", "The labels have no order: they are of several types, or lists.", fix="Give labels of one type."
+        ) from None
 
 
 def entropy_of(random_state: object) -> Entropy:

@@ -72,7 +72,7 @@ class _Draft:
         self.named_like_a_cell += [position] if name in values else []
         if not values:
             self._warn(_EMPTY, name)
-        elif len(values) > MAX_VALUES or _are_own(known_texts):
+        elif len(values) > MAX_VALUES or are_own(known_texts):
             self._warn(_OWN_TEXTS, name)
         elif not all(map(is_line, values)):
             self._warn(_NO_LINES, name)
@@ -122,7 +122,7 @@ def _no_header(position: int) -> SpecError:
     return _refusal(what, "Name the columns in the first line; if this is its name, choose another.")
 
 
-def _are_own(values: list[str]) -> bool:
+def are_own(values: list[str]) -> bool:
     """Whether most rows have a value of their own: fewer than two rows to a value."""
     return 2 * len(set(values)) > len(values)
 
@@ -132,7 +132,7 @@ def _label(name: str, column: npt.NDArray[Any], protocol: str) -> Feature:
     known = [text for text in texts if text is not None]
     n_values = len(set(known))
     _check_label([text is None for text in texts], "missing")
-    if 2 <= n_values <= MAX_CLASSES and not _are_own(known):
+    if 2 <= n_values <= MAX_CLASSES and not are_own(known):
         _check_label([not is_line(text) for text in known], f"not a plain line of at most {MAX_TEXT} characters")
         return Categorical(name, sorted(set(known)), missing=False)
     numbers = numbers_of(name, column) if protocol in ("ddml", "pfds") and n_values >= 2 else None

@@ -18,7 +18,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from shoal import AnonMLClassifier, Categorical, Numeric, Schema, SchemaInferredWarning
-from shoal.errors import ShoalError, SpecError
+from shoal.errors import ShoalError
+from shoal.estimators.inputs import EstimatorError
 from shoal.estimators.studies import NoGuarantee
 from shoal.protocols.anonml.model import VoteModel
 from shoal.study.label import SIMULATED
@@ -120,14 +121,30 @@ class TestInputs:
         assert np.isfinite(model.predict_proba(known.assign(kind="unheard of"))).all()
 
     def test_training_rows_may_not(self) -> None:
-        with pytest.raises(SpecError) as error:
-            fitted(x=X.assign(age=X["age"] + 50))
-        assert error.value.code == "DATA-002"
+        assert refused(x=X.assign(age=X["age"] + 50)).code == "DATA-002"
 
-    @pytest.mark.parametrize(("y", "values"), [(Y == "yes", ["False", "True"]), ((Y == "yes").astype(int), ["0", "1"])])
-    def test_with_a_schema_classes_are_the_values_of_its_label(self, y: Any, values: list[str]) -> None:
+    @pytest.mark.parametrize("name", ["age", "kind"])
+    def test_new_rows_may_not_lack_what_is_always_known(self, name: str) -> None:
+        model = fitted()
+        with pytest.raises(EstimatorError, match=f"{name}: 2,000 rows.* missing") as error:
+            model.predict(X_NEW.assign(**{name: None}))
+        assert error.value.code == "DATA-005"
+
+    @pytest.mark.parametrize(
+        ("y", "values", "classes"),
+        [
+            (Y == "yes", ["True", "False"], [False, True]),
+            (pd.Series(Y == "yes", dtype="boolean"), ["True", "False"], [False, True]),
+            ((Y == "yes").astype(int), ["1", "0"], [0, 1]),
+            ((Y == "yes").astype(int), ["0", "1", "2"], [0, 1, 2]),
+            (np.where(Y == "yes", 2.0, 1.0), ["1", "2"], [1.0, 2.0]),
+            (np.where(Y == "yes", "yes ", "no"), ["yes", "no"], ["no", "yes "]),
+        ],
+    )
+    def test_with_a_schema_classes_are_of_the_type_of_y(self, y: Any, values: list[str], classes: list[Any]) -> None:
         model = fitted(y, schema=Schema(SCHEMA.features, Categorical("ill", values)))
-        assert model.classes_.tolist() == values and set(model.predict(X_NEW)) == set(values)
+        assert model.classes_.tolist() == classes and model.classes_.dtype.kind == np.asarray(y).dtype.kind
+        assert model.score(X, y) > 0.7 and cross_val_score(model, X, y, cv=2).min() > 0.7
 
     @inferring
     @pytest.mark.parametrize("y", [Y, (Y == "yes"), (Y == "yes").astype(int), np.where(Y == "yes", 1.0, -1.0), pd.Series(Y, dtype=object)])
@@ -185,8 +202,9 @@ class TestPrivacy:
         assert everyone.shuffled.epsilon < half.shuffled.epsilon < 1.0 and everyone.shuffled.delta <= 1e-6
         assert "taken to be honest" in flat(everyone) and "taken to be honest" not in flat(half)
 
-    def test_without_perturbation_there_is_no_guarantee(self) -> None:
-        model = fitted(epsilon=math.inf, **PAPER)
+    @pytest.mark.parametrize("infinity", [math.inf, np.float64("inf"), np.float32("inf")])
+    def test_without_perturbation_there_is_no_guarantee(self, infinity: Any) -> None:
+        model = fitted(epsilon=infinity, **PAPER)
         assert model.privacy_ == NoGuarantee() and not hasattr(model.privacy_, "scope")
         assert model.score(X_NEW, Y_NEW) > 0.7
 
@@ -230,14 +248,38 @@ class TestRefusals:
         assert set(fitted(["no"] * N).predict(X_NEW)) == {"no"}
 
     def test_labels_that_the_schema_does_not_know(self) -> None:
-        with pytest.raises(SpecError, match="ill") as error:
-            fitted(np.where(Y == "yes", "SECRET", "no"))
-        assert error.value.code == "DATA-003" and "SECRET" not in str(error.value)
+        error = refused(y=np.where(Y == "yes", "SECRET", "no"))
+        assert error.code == "DATA-003" and "ill" in error.what and error.why and error.fix and "SECRET" not in str(error)
 
     def test_columns_that_are_not_there(self) -> None:
-        with pytest.raises(SpecError) as error:
-            fitted(x=X.drop(columns="age"))
-        assert error.value.code == "DATA-001"
+        assert refused(x=X.drop(columns="age")).code == "DATA-001"
+
+    def test_cells_are_not_repeated(self) -> None:
+        for x in (["SECRET", "B"], {"a": ["SECRET", "B"]}):
+            assert "SECRET" not in str(refused(x=x, y=[0, 1], schema=None))
+
+    @inferring
+    def test_a_column_of_names_without_a_schema(self) -> None:
+        error = refused(x=X.assign(who=[f"SECRET{i}" for i in range(N)]), schema=None)
+        assert error.code == "DATA-007" and "who: " in error.what and "SECRET" not in str(error)
+
+    @pytest.mark.parametrize("x", [X.assign(other=1, age=1e9), X.to_numpy()[:, :2]])
+    def test_a_fit_that_fails_leaves_the_estimator_as_it_was(self, x: Any) -> None:
+        model = fitted()
+        before = dict(vars(model))
+        with pytest.raises(ValueError):
+            model.fit(x, Y)
+        assert vars(model) == before and model.feature_names_in_.tolist() == ["age", "size", "kind"]
+        assert model.predict(X_NEW).shape == Y_NEW.shape
+
+    def test_a_fit_that_fails_does_not_look_like_one(self) -> None:
+        model = AnonMLClassifier(schema=SCHEMA)
+        with pytest.raises(ValueError):
+            model.fit(X.assign(age=1e9), Y)
+        assert vars(model) == vars(AnonMLClassifier(schema=SCHEMA))
+
+    def test_a_fit_on_an_array_forgets_the_names_of_a_frame(self) -> None:
+        assert not hasattr(fitted().fit(X.to_numpy(), Y), "feature_names_in_")
 
 
 class TestTools:
@@ -246,6 +288,9 @@ class TestTools:
         assert cross_val_score(model, X, Y, cv=3).min() > 0.65
         search = GridSearchCV(AnonMLClassifier(schema=SCHEMA, random_state=0), {"epsilon": np.array([0.001, 8.0])}, cv=2).fit(X, Y)
         assert search.best_params_ == {"epsilon": 8.0}
+
+    def test_the_docstring_can_be_shown_in_a_notebook(self) -> None:
+        assert "AnonMLClassifier" in fitted()._repr_html_()
 
     def test_the_name_is_lazy(self) -> None:
         code = "import shoal, sys; assert 'sklearn' not in sys.modules; shoal.AnonMLClassifier; assert 'sklearn' in sys.modules"

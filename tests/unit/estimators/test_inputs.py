@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator
 from shoal.domain import Categorical, Numeric, SchemaInferredWarning
 from shoal.entropy import SeededEntropy, SystemEntropy
 from shoal.errors import ShoalError, SpecError
-from shoal.estimators.inputs import EstimatorError, entropy_of, infer_schema, rows, training_rows
+from shoal.estimators.inputs import EstimatorError, as_estimator_errors, classes_like, entropy_of, infer_schema, rows, training_rows
 
 FRAME = {"age": [3.5, None, 9.0], "sex": ["f", "m", None]}
 
@@ -48,6 +48,53 @@ class TestRows:
     def test_what_is_no_table_is_a_value_error(self, X: Any) -> None:
         with pytest.raises(ValueError):
             read(X)
+
+    @pytest.mark.parametrize(
+        ("X", "words"),
+        [
+            (["SECRET", "B", "C"], "X has 1 dimension; a table has two"),
+            (pd.Series(["SECRET", "B", "C"]), "X has 1 dimension"),
+            ("SECRET", "X has 0 dimensions"),
+            ([{"a": "SECRET"}] * 3, "X has 1 dimension"),
+            (np.full((3, 1, 1), "SECRET"), "X has 3 dimensions"),
+            ([["SECRET"], ["B", "C"], ["D"]], "different lengths"),
+            ({"a": ["SECRET", "B", "C"]}, "X is a mapping"),
+            (np.full((3, 1), 77j), "complex numbers"),
+        ],
+    )
+    @pytest.mark.parametrize("is_first", [True, False])
+    def test_cells_that_are_no_table_are_not_repeated(self, X: Any, words: str, is_first: bool) -> None:
+        estimator = read(np.zeros((3, 1)))[0]
+        with pytest.raises(EstimatorError, match=words) as error:
+            rows(estimator, X, None, is_first=is_first)
+        assert "SECRET" not in str(error.value) and "77" not in str(error.value) and error.value.fix
+
+    @pytest.mark.parametrize(
+        "y",
+        [
+            np.array([77j, 0, 1]),
+            [["SECRET"], ["B", "C"], ["D"]],
+            [["SECRET", "B"]] * 3,
+            {"SECRET": [1, 2, 3]},
+            "SECRET",
+            ["SECRET"],
+            [0.77, 0.1, 0.2],
+            pd.Series(["SECRET", None, "B"], dtype="category"),
+        ],
+    )
+    def test_labels_are_not_repeated(self, y: Any) -> None:
+        with pytest.raises(ValueError) as error:
+            read(np.zeros((3, 1)), y)
+        assert "SECRET" not in str(error.value) and "77" not in str(error.value)
+
+    @pytest.mark.parametrize("dtype", ["boolean", bool])
+    def test_truth_values_of_a_frame_stay_truth_values(self, dtype: Any) -> None:
+        labels = read(np.zeros((3, 1)), pd.Series([True, False, True], dtype=dtype))[2]
+        assert labels.dtype == bool and labels.tolist() == [True, False, True]
+
+    def test_a_missing_truth_value_is_a_value_error(self) -> None:
+        with pytest.raises(ValueError, match="NaN"):
+            read(np.zeros((3, 1)), pd.Series([True, None, False], dtype="boolean"))
 
     @pytest.mark.parametrize("y", [None, [0, 1], [[0, 1]] * 3, [0.5, 0.25, 1.5], [0, 1, np.nan], ["a", np.nan, "b"]])
     @pytest.mark.parametrize("make", [np.array, pd.DataFrame])
@@ -91,7 +138,7 @@ class TestInference:
 
     def test_features_are_inferred_and_it_is_said(self) -> None:
         with pytest.warns(SchemaInferredWarning):
-            schema, _ = infer_schema({"label": np.array([1, 5]), "s": np.array(["x", "y"], object)}, np.array([0, 1]))
+            schema, _ = infer_schema({"label": np.array([1, 5] * 2), "s": np.array(["x", "y"] * 2, object)}, np.array([0, 1] * 2))
         assert schema.features == (Numeric("label", 1, 5, missing=False), Categorical("s", ("x", "y"), missing=False))
         assert schema.label is not None and schema.label.name == "label_"
 
@@ -104,6 +151,8 @@ class TestInference:
             (np.array([1, 1]), "SCHEMA-004", "one class"),
             (np.array(["u", None], object), "SCHEMA-004", "one class"),
             (np.array([1, "u"], object), "DATA-007", "several types"),
+            (np.fromiter([["SECRET"], ["u"]], object, 2), "DATA-007", "or lists"),
+            (np.array(["SECRET", "SECRET "]), "DATA-007", "labels differ only in the spaces"),
             (np.array(["SECRET\x07", "u"], object), "DATA-007", "plain line"),
             (np.array(["SECRET" * 40, "u"], object), "DATA-007", "plain line"),
         ],
@@ -115,8 +164,76 @@ class TestInference:
 
     def test_a_value_that_cannot_stand_in_a_study_is_not_repeated(self) -> None:
         with pytest.raises(ShoalError, match="s: a value is not a plain line") as error:
-            infer_schema({"s": np.array(["SECRET\u202e", "u"], object)}, np.array([0, 1]))
+            infer_schema({"s": np.array(["SECRET\u202e", "u"] * 2, object)}, np.array([0, 1] * 2))
         assert "SECRET" not in str(error.value)
+
+    @pytest.mark.parametrize(
+        "column",
+        [
+            np.array([f"SECRET{i}" for i in range(20_000)], object),
+            np.array(["SECRET", "u", "v", "v", None], object),
+            np.datetime64("2020-01-01") + np.arange(10),
+        ],
+    )
+    def test_texts_of_their_own_in_most_rows_are_no_categories(self, column: Any) -> None:
+        with pytest.raises(EstimatorError, match="who: most rows have a text of their own") as error:
+            infer_schema({"a": np.arange(len(column)), "who": column}, np.arange(len(column)) % 2)
+        assert error.value.code == "DATA-007" and "SECRET" not in str(error.value) and error.value.fix
+
+    @pytest.mark.parametrize(
+        "column", [np.arange(4), np.array(["1", "2.5", "3", "4"], object), np.array(["u", "v"] * 2), np.array([None] * 4, object)]
+    )
+    def test_numbers_and_values_of_several_rows_are_features(self, column: Any) -> None:
+        assert infer_schema({"who": column}, np.array([0, 1] * 2))[0].names == ("who",)
+
+
+class TestClasses:
+    @pytest.mark.parametrize(
+        ("labels", "values", "classes"),
+        [
+            (np.array([1, 0]), ("0", "1"), [0, 1]),
+            (np.array([1, 0], np.uint8), ("1", "0", "7"), [1, 0, 7]),
+            (np.array([1.0, 0.5]), ("1", "0.5", "2"), [1.0, 0.5, 2.0]),
+            (np.array([True]), ("False", "True"), [False, True]),
+            (np.array([True, False], object), ("True", "False"), [True, False]),
+            (np.array([3, 4], object), ("3", "4", "5"), [3, 4, 5]),
+            (np.array(["u ", "v"]), ("v", "u", "longer"), ["v", "u ", "longer"]),
+            (np.array(["u ", "v"]), ("v", "u"), ["v", "u "]),
+            (np.array(["u"], object), ("v", "u"), ["v", "u"]),
+            (np.array(["2020-01-01"], "M8[D]"), ("2020-01-02", "2020-01-01"), np.array(["2020-01-02", "2020-01-01"], "M8[D]").tolist()),
+        ],
+    )
+    def test_are_of_the_type_of_the_labels_in_the_order_of_the_values(self, labels: Any, values: Any, classes: list[Any]) -> None:
+        found = classes_like(labels, values)
+        assert found.tolist() == classes and found.dtype.kind == labels.dtype.kind
+
+    @pytest.mark.parametrize(
+        ("labels", "values"),
+        [
+            (np.array([1, 0]), ("0", "1", "more")),
+            (np.array([1, 0], np.uint8), ("0", "1", "300")),
+            (np.array([1, 0]), ("0", "1", "1_0")),
+            (np.array([True]), ("True", "no")),
+            (np.array([" u", "u "]), ("u", "v")),
+            (np.array([1, "u"], object), ("1", "u")),
+            (np.fromiter([("u", 1)], object, 1), ("('u', 1)", "('v', 1)")),
+        ],
+    )
+    def test_are_the_declared_texts_where_not_each_stands_for_one_label(self, labels: Any, values: Any) -> None:
+        assert classes_like(labels, values).tolist() == list(values)
+
+
+class TestErrors:
+    def test_keep_their_words(self) -> None:
+        with pytest.raises(EstimatorError) as error, as_estimator_errors():
+            raise SpecError("DATA-005", "what", why="why", fix="fix")
+        assert error.value.to_dict() == {"code": "DATA-005", "what": "what", "why": "why", "fix": "fix"}
+
+    def test_pass_where_they_are_an_estimators_already(self) -> None:
+        first = EstimatorError("DATA-005", "what")
+        with pytest.raises(EstimatorError) as error, as_estimator_errors():
+            raise first
+        assert error.value is first
 
 
 class TestEntropy:

@@ -69,7 +69,7 @@ def _observe_table(evidence: Evidence, pi: Floats, label: int) -> Observed:
     one, rest = pi[label], 1 - pi[label]
     noise = np.sqrt(v[:, label] / one**2 + (v.sum(1) - v[:, label]) / rest**2)
     D = f[:, label] / one - (f.sum(1) - f[:, label]) / rest
-    return Observed(evidence.shape, M, np.diag(M / noise), D / noise)
+    return Observed(evidence.shape, M, M / noise, D / noise)
 
 
 def observe_tables(evidence: Evidence, pi: Floats, blocks: Blocks, feature: int) -> Observed:
@@ -114,4 +114,4 @@ def _proper(shares: Floats) -> Floats:
 
 
 def _nothing(shape: Shape, M: Floats) -> Observed:
-    return Observed(shape, M, np.zeros((0, shape.n_bins)), np.zeros(0))
+    return Observed(shape, M, np.zeros(shape.n_bins), np.zeros(shape.n_bins))

@@ -25,6 +25,7 @@ from shoal.domain import Categorical, Feature, Numeric, Schema
 from shoal.entropy import Entropy
 from shoal.mechanisms.response import RandomResponse
 from shoal.privacy.events import Event
+from shoal.privacy.rounding import share
 from shoal.protocols.anonml import evidence as ev
 from shoal.protocols.anonml.assignment import Words, part_of, thresholds
 from shoal.protocols.anonml.bisection import Search
@@ -87,6 +88,8 @@ class PlusScript(Script):
 
     def __init__(self, params: Plus) -> None:
         self.params = params
+        # A whole number of grains, so that what is charged is never more than what is declared.
+        self.epsilon = share(params.epsilon, Fraction(1))
         self.rule = choose(params)
         self.schema = _two_sided(params.schema) if self.rule.is_one_bit else params.schema
         self.n_steps = N_STEPS if self.rule.placing else 0
@@ -161,7 +164,7 @@ class PlusScript(Script):
     @cached_property
     def prices(self) -> dict[str, Event]:
         """Which question a person is asked is not known beforehand: all cost the same, and the largest table stands for them."""
-        epsilon, n_labels = self.params.epsilon, self.params.n_labels
+        epsilon, n_labels = self.epsilon, self.params.n_labels
         tables = [feature for feature, by_bits in zip(self.schema.features, self._asked_by_bits, strict=True) if not by_bits]
         sizes = [n_labels * (feature.n_bins or self.max_cuts(feature) + 1 + feature.missing) for feature in tables]
         mechanism = table_mechanism(epsilon, max(sizes)) if sizes else response(epsilon)
@@ -196,7 +199,7 @@ class PlusScript(Script):
         searches = [search for _, search in self._searches]
         for counted in tallies[: self.n_steps]:
             told = zip(searches, counted, strict=True)
-            searches = [search.told(int(tally.counts[1]), tally.n, response(self.params.epsilon)) for search, tally in told]
+            searches = [search.told(int(tally.counts[1]), tally.n, response(self.epsilon)) for search, tally in told]
         return tuple(searches)
 
     def _cuts(self, searches: tuple[Search, ...]) -> tuple[tuple[float, ...], ...]:
@@ -211,7 +214,7 @@ class PlusScript(Script):
         return self._questions(phase, publication)
 
     def _make_questions(self, phase: int, publication: Publication) -> tuple[Question, ...]:
-        bit = response(self.params.epsilon)
+        bit = response(self.epsilon)
         if phase < self.n_steps:
             asked = zip(self._searches, publication.points, strict=True)
             return tuple(Above(f"quantile of {number.name}", bit, number, point) for (number, _), point in asked)
@@ -219,16 +222,16 @@ class PlusScript(Script):
         if phase == self.n_steps:
             return tuple(self._main_question(kind, None if i < 0 else features[i]) for kind, i, _ in self._main)
         size = self.rule.block_size
-        mechanism = response(self.params.epsilon, 2 * N_LEVELS**size)
+        mechanism = response(self.epsilon, 2 * N_LEVELS**size)
         return (Block("levels", mechanism, features, tuple(np.array(level, np.int64) for level in publication.levels), size),)
 
     def _main_question(self, kind: str, feature: Feature | None) -> Question:
-        bit = response(self.params.epsilon)
+        bit = response(self.epsilon)
         if feature is None:
             return LabelIs("label", bit)
         if kind == "table":
             n_labels = self.params.n_labels
-            mechanism = table_mechanism(self.params.epsilon, n_joint_cells([feature], n_labels))
+            mechanism = table_mechanism(self.epsilon, n_joint_cells([feature], n_labels))
             return Cell(f"table of {feature.name}", mechanism, (feature,), n_labels)
         return (Side if kind == "side" else Agree)(f"{kind} of {feature.name}", bit, feature)
 
@@ -244,7 +247,7 @@ class PlusScript(Script):
         return list(zip(self._main, tallies[self.n_steps], strict=True))
 
     def _bit(self, tally: Tally) -> ev.Bit:
-        return ev.Bit(int(tally.counts[1]), tally.n, response(self.params.epsilon))
+        return ev.Bit(int(tally.counts[1]), tally.n, response(self.epsilon))
 
     def _evidence(self, publication: Publication, tallies: Tallies) -> list[ev.Evidence]:
         features = self.binned(publication).features
@@ -260,7 +263,7 @@ class PlusScript(Script):
                 found.append(ev.Evidence(shape, side=side, agree=agree, n_placed=n_placed, is_lowest=not is_median))
             else:
                 tally = of["table", i]
-                mechanism = table_mechanism(self.params.epsilon, cells_of(feature) * self.params.n_labels)
+                mechanism = table_mechanism(self.epsilon, cells_of(feature) * self.params.n_labels)
                 found.append(ev.Evidence(shape, table=ev.Table(tally.counts, tally.n, mechanism)))
         return found
 

@@ -34,7 +34,7 @@ class Observed:
     shares
         M, the estimated shares of the bins, ``(B,)``, none of them zero.
     design
-        What the answers show of delta, ``(R, B)``: rows of A times M, over the noise.
+        What the answers show of delta, ``(R, B)``: rows of A times M, over the noise; ``(B,)`` where each answer shows its own bin.
     values
         The answers, over the noise, ``(R,)``.
     """
@@ -84,14 +84,39 @@ def _candidates(feature: Observed) -> tuple[Floats, Floats]:
 
     One eigendecomposition serves every tau2: the answers have covariance I + tau2 W, W = A K' A^T.
     """
-    lengths = _LENGTHS if feature.shape.is_ordered else _LENGTHS[:1]
+    if feature.design.ndim == 1 and not feature.shape.is_ordered:
+        return _category_candidates(feature)
+    design = np.diag(feature.design) if feature.design.ndim == 1 else feature.design
     logs, deltas = [], []
-    for length in lengths:
-        KA = kernel(feature.shape, feature.shares, length) @ feature.design.T
-        eigenvalues, U = np.linalg.eigh(feature.design @ KA)
+    for length in _LENGTHS if feature.shape.is_ordered else _LENGTHS[:1]:
+        KA = kernel(feature.shape, feature.shares, length) @ design.T
+        eigenvalues, U = np.linalg.eigh(design @ KA)
         z = U.T @ feature.values
         spread = 1 + _TAU2[:, None] * np.maximum(eigenvalues, 0)
         logs.append(-0.5 * (z**2 / spread + np.log(spread)).sum(1))
         deltas.append(_TAU2[:, None] * ((z / spread) @ (KA @ U).T))
     likelihood = np.array(logs)
     return np.exp(likelihood - likelihood.max()), np.array(deltas)
+
+
+def _category_candidates(feature: Observed) -> tuple[Floats, Floats]:
+    """The same for a table of categories, thousands of them if need be: no matrix is larger than two by two.
+
+    Notes
+    -----
+    For unrelated bins K' = I - 1 M^T - M 1^T + |M|^2 1 1^T. So the covariance I + tau2 A K' A is a diagonal D plus tau2 V S V^T of rank
+    two, with V = (A 1, A M), and is inverted by Woodbury's identity.
+    """
+    a, M, z = feature.design, feature.shares, feature.values
+    V = np.stack([a, a * M], axis=1)
+    S = np.array([[M @ M, -1.0], [-1.0, 0.0]])
+    logs, deltas = [], []
+    for tau2 in _TAU2:
+        D = 1 + tau2 * a**2
+        core = np.eye(2) + tau2 * S @ (V.T @ (V / D[:, None]))
+        x = z / D - V / D[:, None] @ np.linalg.solve(core, tau2 * S @ (V.T @ (z / D)))
+        logs.append(-0.5 * (z @ x + np.log(D).sum() + np.log(np.linalg.det(core))))
+        u = a * x
+        deltas.append(tau2 * (u - M @ u - M * u.sum() + (M @ M) * u.sum()))
+    likelihood = np.array(logs)[None]
+    return np.exp(likelihood - likelihood.max()), np.array(deltas)[None]

@@ -57,14 +57,14 @@ def test_the_example_is_a_distribution():
 def test_a_table_shows_the_leanings():
     seen = observe(Evidence(Shape(3, True, False), table_of(CELLS)), PI, 1)
     assert seen.shares == pytest.approx(M, abs=1e-4)
-    assert np.linalg.solve(seen.design, seen.values) == pytest.approx(DELTA, abs=1e-3)
+    assert seen.values / seen.design == pytest.approx(DELTA, abs=1e-3)
 
 
 def test_a_table_has_the_noise_of_its_cells():
     table = table_of(CELLS, 1000)
     seen = observe(Evidence(Shape(3, True, False), table), PI, 1)
     _, v = table.estimate(2)
-    assert (seen.shares / np.diag(seen.design)) ** 2 == pytest.approx(v[:, 1] / 0.04 + v[:, 0] / 0.64)
+    assert (seen.shares / seen.design) ** 2 == pytest.approx(v[:, 1] / 0.04 + v[:, 0] / 0.64)
 
 
 def test_one_of_several_labels_is_seen_against_the_rest():
@@ -72,7 +72,7 @@ def test_one_of_several_labels_is_seen_against_the_rest():
     pi = cells.sum(0)
     seen = observe(Evidence(TWO, table_of(cells)), pi, 2)
     within_label, within_rest = cells[:, 2] / pi[2], cells[:, :2].sum(1) / (1 - pi[2])
-    assert seen.shares * np.linalg.solve(seen.design, seen.values) == pytest.approx(within_label - within_rest, abs=1e-3)
+    assert seen.shares * seen.values / seen.design == pytest.approx(within_label - within_rest, abs=1e-3)
 
 
 def test_a_table_is_shifted_to_the_pooled_labels():
@@ -147,8 +147,8 @@ def test_an_empty_side_is_not_taken_to_be_empty():
 )
 def test_no_answers_show_nothing(evidence):
     seen = observe(evidence, PI, 1)
-    assert seen.values.size == 0
-    assert seen.design.shape == (0, 2)
+    assert not seen.values.any()
+    assert not seen.design.any()
     assert seen.shares.tolist() == [0.5, 0.5]
 
 
@@ -191,4 +191,4 @@ def test_blocks_alone_show_what_the_levels_do():
 def test_a_table_without_blocks_and_neither_of_them():
     blocks = blocks_of(CELLS, LEVELS)
     assert observe_tables(Evidence(Shape(3, True, False), table_of(CELLS)), PI, blocks, 1).design.shape == (6, 3)
-    assert observe_tables(Evidence(Shape(3, True, False)), PI, blocks, 1).design.shape == (0, 3)
+    assert observe_tables(Evidence(Shape(3, True, False)), PI, blocks, 1).design.any() == np.False_

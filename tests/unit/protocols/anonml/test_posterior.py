@@ -129,3 +129,28 @@ def test_ordered_bins_lend_each_other_strength(is_ordered, least, most):
     assert found[seen] == pytest.approx(delta[seen], abs=0.05)
     assert least < found[4] < most
     assert least < -found[1] < most
+
+
+@pytest.mark.parametrize("n_bins", [1, 2, 3, 40])
+def test_categories_without_a_large_matrix_are_the_same(n_bins):
+    """Each answer shows its own bin: as a row of a matrix, or by itself."""
+    rng = np.random.default_rng(n_bins)
+    features = []
+    for scale in (0.1, 3.0, 50.0):
+        shares, shown, values = rng.dirichlet(np.ones(n_bins)), scale * rng.random(n_bins), 2 * rng.normal(size=n_bins)
+        features.append((Shape(n_bins, is_ordered=False, has_missing=False), shares, shown, values))
+    by_matrix = leanings([Observed(shape, shares, np.diag(shown), values) for shape, shares, shown, values in features])
+    by_bin = leanings([Observed(*feature) for feature in features])
+    for one, other in zip(by_matrix, by_bin, strict=True):
+        assert one == pytest.approx(other, abs=1e-12)
+
+
+def test_many_categories_need_no_matrix():
+    """A matrix of their kernel would have 10^10 elements."""
+    shape = Shape(100_000, is_ordered=False, has_missing=False)
+    shares = np.full(shape.n_bins, 1 / shape.n_bins)
+    seen = np.zeros(shape.n_bins)
+    seen[:2] = 3.0, -3.0
+    [found] = leanings([Observed(shape, shares, np.ones(shape.n_bins), seen)])
+    assert found[0] > 0 > found[1]
+    assert found[0] == pytest.approx(-found[1], rel=1e-6)
