@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,20 +84,52 @@ def children(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
-def test_an_interruption_leaves_nothing_half_written(study: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    process = subprocess.Popen(
+def started(study: Path, out: Path) -> subprocess.Popen[bytes]:
+    """A long simulation in several processes, each in its own session."""
+    return subprocess.Popen(
         command(study, "--repeats", "10000", "--jobs", "2", "--out", str(out)),
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
+
+
+def wait_for_children(process: subprocess.Popen[bytes]) -> list[int]:
+    while len(found := children(process.pid)) < 3:  # two that simulate, and the one that keeps track of them
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.05)
+        assert process.poll() is None
+    return [int(pid) for pid in found]
+
+
+def end(handle: int) -> None:
+    """End a process that should have ended by itself."""
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+    os.close(handle)
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_no_process_outlives_the_one_that_started_it(study: Path, tmp_path: Path, sent: signal.Signals, code: int) -> None:
+    process = started(study, tmp_path / "run")
+    with ExitStack() as stack:
+        stack.callback(process.communicate)
+        stack.callback(process.kill)
+        # A handle stays that of the same process, whatever becomes of its number.
+        handles = [os.pidfd_open(pid) for pid in wait_for_children(process)]
+        for handle in handles:
+            stack.callback(end, handle)
+        process.send_signal(sent)
+        assert process.wait(60) == code
+        assert all(select.select([handle], [], [], 30)[0] for handle in handles)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interruption_leaves_nothing_half_written(study: Path, tmp_path: Path) -> None:
+    process = started(study, tmp_path / "run")
     try:
-        while len(children(process.pid)) < 3:  # two that simulate, and the one that keeps track of them
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(0.05)
-            assert process.poll() is None
+        wait_for_children(process)
     finally:
         while process.poll() is None:  # as one does who presses the keys again
             os.killpg(process.pid, signal.SIGINT)

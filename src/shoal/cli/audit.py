@@ -87,7 +87,6 @@ def study(study: Path, /, *, samples: int = studies.SAMPLES, confidence: float =
     """
     spec = load(study)
     found = studies.audit_study(spec, samples, confidence, SystemEntropy())
-    again = f"shoal audit study {shell_word(study)} --samples {min(4 * samples, MAX_SAMPLES)}"
     lines = [
         ("study", shown(spec.title)),
         *_claim(found.claim),
@@ -107,7 +106,7 @@ def study(study: Path, /, *, samples: int = studies.SAMPLES, confidence: float =
         "rows": list(found.rows),
         "seen_in": found.seen_in,
     }
-    emit(data, _text(lines), json=json, next_command=again)
+    emit(data, _text(lines), json=json, next_command=f"shoal check {shell_word(study)}")
     if found.fault is not None:
         raise SystemExit(LocalProtocolError.exit_code)
 

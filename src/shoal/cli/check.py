@@ -7,6 +7,7 @@ from pathlib import Path
 from shoal import tables
 from shoal.cli.output import emit
 from shoal.clock import SystemClock
+from shoal.errors import UsageError
 from shoal.names import counted, shell_word, shown
 from shoal.privacy.rounding import show
 from shoal.study.doubts import doubts
@@ -14,6 +15,7 @@ from shoal.study.load import load
 from shoal.study.manifest import Manifest
 from shoal.study.plan import Plan, make_plan
 from shoal.study.spec import Study
+from shoal.table_files import Table
 
 _SHOWN_FORECASTS = 4
 
@@ -54,16 +56,21 @@ def check(study: Path, /, *, data: str | None = None, like: str | None = None, j
 
 
 def _next(study: Path, data: str | None, plan: Plan) -> str:
-    if data is None:
-        return f"shoal check {shell_word(study)} --data FILE"
     if plan.study.protocol == "anonml":
-        return f"shoal simulate {shell_word(study)} --data {shell_word(data)}"
+        return f"shoal audit study {shell_word(study)}" if data is None else f"shoal simulate {shell_word(study)} --data {shell_word(data)}"
     return f"shoal audit mechanism {plan.releases[0].event.mechanism}"
+
+
+def read_table(source: str) -> Table:
+    """The table that an option names."""
+    if not source.strip():
+        raise UsageError("USAGE-001", "The name of the table is empty.", fix="--data rows.csv")
+    return tables.read(source)
 
 
 def fit_table(study: Study, source: str) -> dict[str, int]:
     """How many rows of a table fit the study, and how many a person's limit leaves out; an error where a cell does not fit."""
-    columns = tables.read(source)
+    columns = read_table(source)
     schema = study.schema()
     # Before rows are left out, so that an error numbers them as the file does.
     schema.encode(columns)

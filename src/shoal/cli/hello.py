@@ -137,10 +137,13 @@ def _text(person: dict[str, Any], crowd: dict[str, float], model: dict[str, floa
             f"{person['state']}; spent {person['spent']} of {person['limit']} a {person['period']}; head {person['head'][:21]}...",
         ),
         ("a crowd", f'of {crowd["people"]:,} people, of whom {share["true_share"]} sleep badly, sends {share["noisy_share"]} "yes"'),
-        ("it is learned", f"{share['estimated_share']} ± {share['standard_error']} sleep badly; of each one, no more than the odds above"),
+        (
+            "it is learned",
+            f"{share['estimated_share']} ± {share['standard_error']} (standard error) sleep badly; of each, no more than the odds above",
+        ),
         (
             "a model",
-            f"AnonML: {model['people']:,} people, {model['features']} features, one such answer each, about one feature and the label",
+            f"AnonML: {model['people']:,} people, {model['features']} features, one answer each, about one feature, the label, or both",
         ),
         (
             "it predicts",

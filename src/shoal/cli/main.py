@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter, Token, convert
 
 from shoal import __version__
 from shoal.cli.output import emit_error
 from shoal.errors import ShoalError, UsageError
+from shoal.names import shown
 
 COMMANDS = {
     "hello": ("shoal.cli.hello:hello", "The demonstration: what would leave a person's device, and what that can reveal."),
@@ -30,10 +33,18 @@ def _app(chosen: str) -> App:
         help="Learn from the shoal, not the fish: train models together on sensitive rows without trusting anyone with them.",
         version=__version__,
         help_format="markdown",
+        default_parameter=Parameter(converter=_value),
     )
     for name, (target, summary) in COMMANDS.items():
         app.command(target, name=name, help=None if name == chosen else summary)
     return app
+
+
+def _value(kind: Any, tokens: Sequence[Token]) -> Any:
+    """What an option was given, of every command; whole numbers are never rounded to, as the parser would do."""
+    if kind is int and any("." in token.value for token in tokens):
+        raise ValueError(f"{shown(tokens[0].value)} is not a whole number.")
+    return convert(kind, tokens)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -61,6 +72,9 @@ def main() -> None:
         if getattr(sys, name) is None:  # closed by whoever started us: there is nobody to speak to
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - it lives as long as we do
         getattr(sys, name).reconfigure(errors="backslashreplace")
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        # Whoever ends us from outside gets what an interruption gets: nothing half-written, no child left behind.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = run(sys.argv[1:])
         sys.stdout.flush()

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from shoal import __version__, tables
+from shoal import __version__
+from shoal.cli.check import read_table
 from shoal.cli.new import write_directory
 from shoal.cli.output import emit
 from shoal.cli.simulate_view import describe
 from shoal.clock import SystemClock
-from shoal.errors import StoreError, UsageError
+from shoal.errors import ShoalError, UsageError
 from shoal.names import shell_word, shown
 from shoal.protocols.anonml.analysis import phase_names
 from shoal.protocols.anonml.params import Params
@@ -33,6 +34,9 @@ from shoal.study.plan import make_plan
 from shoal.study.spec import Study
 
 MAX_REPEATS = 10_000
+REMARK = (
+    "a simulation: nothing was sent, and these rows are not protected by it; scores and yardsticks were computed on the rows themselves"
+)
 
 
 def simulate(
@@ -52,7 +56,7 @@ def simulate(
 ) -> None:
     """Simulate an AnonML study on a table, one row a person, and score what is learned on a quarter of the rows set aside.
 
-    Nothing is protected by a simulation: it reads the rows themselves, here.
+    Nothing is protected by a simulation: it reads the rows themselves, here, and so do the scores and yardsticks that it prints.
 
     Parameters
     ----------
@@ -71,7 +75,7 @@ def simulate(
     engine
         local, or dask:ADDRESS of a cluster on this machine or behind tls://, inside your own trust domain: the rows travel to it.
     out
-        A new directory for run.json and model.json, the model of the first run.
+        A new directory for run.json, which is what --json prints, and model.json: simulated, true, and model, that of the first run.
     dropout
         Share of the people who do not answer.
     without_perturbation
@@ -83,11 +87,11 @@ def simulate(
     _check(repeats, dropout, without_perturbation and "epsilon" in sweeps)
     check_engine(jobs, engine)
     if out is not None:
-        _check_free(out)
+        _try_out(out)
     points = grid(spec, sweeps)
     params = [params_for(point.study, without_perturbation=without_perturbation) for point in points]
     prices = [_price(point.study, without_perturbation) for point in points]
-    split = split_rows(spec.schema(), tables.read(data), seed)
+    split = split_rows(spec.schema(), read_table(data), seed)
     yardsticks = _yardsticks(spec, split)
     clock = SystemClock()
     begun = clock.now()
@@ -100,6 +104,8 @@ def simulate(
     command += ["--dropout", str(dropout)] if dropout else []
     command += ["--without-perturbation"] if without_perturbation else []
     result = {
+        "simulated": True,
+        "remark": REMARK,
         "command": shlex.join(command),
         "title": spec.title,
         "digest": Manifest(spec).digest.hex(),
@@ -112,16 +118,21 @@ def simulate(
         "rows": {"asked": len(split.labels), "unseen": len(split.unseen_labels), "declared": spec.participation.size},
         "points": [_record(*each) for each in zip(points, params, prices, runs, strict=True)],
         **{name: asdict(scores) for name, scores in yardsticks.items()},
+        "f1_of": _f1_of(spec),
         "jobs": jobs,
         "engine": engine,
         "seconds": seconds,
     }
-    if out is not None:
-        write_directory(out, _files(result, points, runs))
+    failure = None if out is None else _write(out, _files(result, points, runs))
     base = f"shoal simulate {shell_word(study)} --data {shell_word(data)}"
     next_command = f"{base} --sweep epsilon=0.5,1,2,4" if not sweeps else f"shoal check {shell_word(study)}"
-    text = describe(result) + ("" if out is None else f"\nwrote     {shown(str(out / 'run.json'))}")
-    emit(result, text, json=json, next_command=next_command)
+    text = describe(result) + ("" if out is None or failure else f"\nwrote     {shown(str(out / 'run.json'))}")
+    # What took hours is told even where it could not be kept.
+    emit(result | ({"error": failure.to_dict()} if failure else {}), text, json=json, next_command=next_command)
+    if failure and json:
+        raise SystemExit(failure.exit_code)
+    if failure:
+        raise failure
 
 
 def _check(repeats: int, dropout: float, is_contradiction: bool) -> None:
@@ -134,18 +145,20 @@ def _check(repeats: int, dropout: float, is_contradiction: bool) -> None:
         raise UsageError("USAGE-001", what, fix="Leave out --without-perturbation, or the sweep of epsilon.")
 
 
-def _check_free(out: Path) -> None:
-    """Before hours are spent: a directory that is to be written must be new, or empty."""
+def _try_out(out: Path) -> None:
+    """Before hours are spent: write the directory as it will be written at the end, with nothing in it, and take it away again."""
+    is_new = not os.path.lexists(out)
+    write_directory(out, {})
+    if is_new:
+        out.rmdir()
+
+
+def _write(out: Path, files: dict[str, str]) -> ShoalError | None:
     try:
-        is_new = not os.path.lexists(out)
-        # What cannot be listed is no directory, or not ours.
-        is_free = not list((out.parent if is_new else out).iterdir()) or is_new
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "its name is not one that a directory can have"
-        raise StoreError("NEW-001", f"{shown(str(out))} cannot be written: {reason}.", fix="Choose another directory.") from None
-    if out.is_symlink() or not is_free:
-        what = f"{shown(str(out))} is already there, and not an empty directory."
-        raise UsageError("NEW-001", what, why="A run never overwrites another.", fix="Choose a new directory.")
+        write_directory(out, files)
+    except ShoalError as error:
+        return error
+    return None
 
 
 def _price(study: Study, without_perturbation: bool) -> dict[str, Any]:
@@ -161,6 +174,12 @@ def _yardsticks(study: Study, split: Split) -> dict[str, Scores]:
         "most_common": most_common(n_classes, split.labels, split.unseen_labels),
         "without_privacy": without_privacy(study.schema(), split.asked, split.labels, split.unseen, split.unseen_labels),
     }
+
+
+def _f1_of(study: Study) -> str | None:
+    """The class whose f1 is given; None for the mean over several."""
+    values = study.label.values or ()
+    return str(values[1]) if len(values) == 2 else None
 
 
 def _record(point: Point, params: Params, price: dict[str, Any], outcomes: list[Outcome]) -> dict[str, Any]:
@@ -183,7 +202,8 @@ def _model_name(point: Point) -> str:
 
 
 def _files(result: dict[str, Any], points: list[Point], runs: list[list[Outcome]]) -> dict[str, str]:
-    models = {_model_name(point): outcomes[0].model for point, outcomes in zip(points, runs, strict=True)}
+    # Beside the model, not inside: a model's own file is read strictly.
+    models = {_model_name(point): {"simulated": True, "model": outcomes[0].model} for point, outcomes in zip(points, runs, strict=True)}
     return {name: json_format.dumps(content, indent=1, allow_nan=False) + "\n" for name, content in {"run.json": result, **models}.items()}
 
 

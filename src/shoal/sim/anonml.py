@@ -91,9 +91,10 @@ def split_rows(schema: Schema, columns: Columns, seed: int) -> Split:
     order = np.argsort(SeededEntropy(seed).spawn("split").words(n, np.uint64), kind="stable")
     unseen, asked = np.split(order, [n // UNSEEN_PART])
     if min(len(np.unique(labels[part])) for part in (unseen, asked)) < 2:
+        aside = f"{len(unseen):,} {'is' if len(unseen) == 1 else 'are'} set aside for testing"
         raise SpecError(
             "SIM-003",
-            f"Of {counted(n, 'row')}, {len(unseen)} are set aside for testing, and one of the two parts has a single class.",
+            f"Of {counted(n, 'row')}, {aside}, and one of the two parts has fewer than two classes.",
             why="A model is tried on rows that it has not seen, and both parts need rows of two classes.",
             fix="Give more rows, or another --seed.",
         )

@@ -6,11 +6,13 @@ A run is a function of its task and of the rows, so that the result is the same 
 from __future__ import annotations
 
 import ipaddress
+import os
 import signal
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -72,7 +74,8 @@ def address_of(engine: str) -> str:
     except ValueError:
         host, port = "", None
     if not host or port is None or parts.scheme not in ("tcp", "tls"):
-        raise UsageError("SIM-005", f"{shown(address[:60])} is not the address of a cluster.", fix="--engine dask:tls://host:8786")
+        what = f"{shown(address[:60])} is not the address of a cluster." if address else "--engine dask: names no cluster."
+        raise UsageError("SIM-005", what, fix="--engine dask:tls://host:8786")
     if parts.scheme == "tcp" and not _is_loopback(host):
         raise UsageError(
             "SIM-005",
@@ -91,7 +94,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _in_processes(tasks: Sequence[Task], split: Split, jobs: int) -> list[Outcome]:
-    pool = ProcessPoolExecutor(min(jobs, len(tasks)), get_context("spawn"), initializer=adopt, initargs=(split,))
+    pool = ProcessPoolExecutor(min(jobs, len(tasks)), get_context("spawn"), initializer=serve, initargs=(split,))
     try:
         # Each of the first tasks starts a child, which ignores what is ignored then: an interruption is for the parent to handle.
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -106,6 +109,21 @@ def _in_processes(tasks: Sequence[Task], split: Split, jobs: int) -> list[Outcom
         raise TransportError("SIM-006", "A process that simulates has gone.", why=why, fix="Try fewer --jobs.") from None
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def serve(split: Split) -> None:
+    """What a process that simulates does first: keep the rows, and see to it that they do not outlive whoever gave them."""
+    adopt(split)
+    parent = parent_process()
+    assert parent is not None
+    threading.Thread(target=end_after, args=(parent.join,), daemon=True).start()
+
+
+def end_after(gone: Callable[[], None]) -> None:
+    """Wait until the parent has gone, however it ended, and end this process with it."""
+    gone()
+    # Nobody is left to take a result; a worker that waits for its next task would wait, and hold the rows, for ever.
+    os._exit(1)
 
 
 def adopt(split: Split) -> None:

@@ -37,7 +37,23 @@ class Point:
     @property
     def name(self) -> str:
         """The settings in short, also as the name of a directory; empty for the study as it is."""
-        return ",".join(f"{key}={str(value).removesuffix('.0')}" for key, value in self.settings.items())
+        return settings_name(self.settings)
+
+
+def plain(value: float) -> str:
+    """A value of a sweep with all its digits, as it may be typed again.
+
+    Examples
+    --------
+    >>> plain(1234567), plain(2.0), plain(0.123456789)
+    ('1234567', '2', '0.123456789')
+    """
+    return str(value).removesuffix(".0")
+
+
+def settings_name(settings: Settings) -> str:
+    """Settings in short: ``epsilon=0.5,size=1000``."""
+    return ",".join(f"{key}={plain(value)}" for key, value in settings.items())
 
 
 def parse_sweeps(texts: Sequence[str]) -> dict[str, list[float]]:
@@ -50,18 +66,26 @@ def parse_sweeps(texts: Sequence[str]) -> dict[str, list[float]]:
     """
     found: dict[str, list[float]] = {}
     for text in texts:
-        key, _, values = text.partition("=")
+        key, _, values = (part.strip() for part in text.partition("="))
         if key not in SWEPT or key in found:
             trouble = "is given twice" if key in found else "cannot be varied"
             raise UsageError("SIM-004", f"A sweep: {shown(key[:60])} {trouble}.", fix=f"Choose among: {', '.join(SWEPT)}, each once.")
         kind = SWEPT[key][1]
         try:
-            found[key] = [kind(value) for value in values.split(",")]
+            found[key] = [_number(kind, value) for value in values.split(",")]
         except ValueError:
             wanted = "whole numbers" if kind is int else "numbers"
             fix = f"--sweep {key}={'1,2' if kind is int else '0.5,1,2'}"
-            raise UsageError("SIM-004", f"A sweep: {key} takes {wanted} with commas between, not {shown(values[:60])}.", fix=fix) from None
+            given = f", not {shown(values[:60])}" if values else "; none is given"
+            raise UsageError("SIM-004", f"A sweep: {key} takes {wanted} with commas between{given}.", fix=fix) from None
     return found
+
+
+def _number(kind: type[float], text: str) -> float:
+    """A number as people write it; Python would also read 1_0 as ten."""
+    if "_" in text:
+        raise ValueError
+    return kind(text)
 
 
 def grid(study: Study, sweeps: dict[str, list[float]]) -> list[Point]:

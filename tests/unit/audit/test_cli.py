@@ -95,7 +95,7 @@ def test_a_study_is_held_against_its_label(study_file, capsys):
         "samples   1000 peers with each of three rows",
         "seen in   what was answered, by peers with ",
         "verdict   consistent",
-        f"next      shoal audit study {study_file} --samples 4000",
+        f"next      shoal check {study_file}",
     ):
         assert part in printed
 

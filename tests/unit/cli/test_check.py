@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.audit.mechanisms import SUBJECTS
 from shoal.cli.check import check
 from shoal.cli.main import run
 from shoal.errors import ShoalError
@@ -31,7 +32,10 @@ def test_prints_digest_prices_and_label(protocol: str, tmp_path: Path, capsys: p
     check(path)
     printed = capsys.readouterr().out
     assert f"ok   digest {Manifest(load(path)).short}" in printed
-    assert "release   " in printed and "total     epsilon" in printed and "PRIVACY LABEL" in printed and "next      shoal check" in printed
+    assert "release   " in printed and "total     epsilon" in printed and "PRIVACY LABEL" in printed
+    command = printed.rpartition("next      shoal ")[2].split()
+    assert command == (["audit", "study", str(path)] if protocol == "anonml" else ["audit", "mechanism", command[-1]])
+    assert protocol == "anonml" or command[-1] in SUBJECTS
 
 
 def test_says_what_is_asked_of_whom_and_shows_the_worst_forecasts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,7 +145,7 @@ def test_paths_are_safe_to_print_and_to_paste(tmp_path: Path, capsys: pytest.Cap
     check(path, data=str(home / "rows.csv"))
     check(path)
     printed = capsys.readouterr().out
-    assert "\x1b" not in printed and "next      shoal check $'" in printed and "rm -rf x\\x1b[31m/study.toml' --data FILE" in printed
+    assert "\x1b" not in printed and "next      shoal audit study $'" in printed and "rm -rf x\\x1b[31m/study.toml'\n" in printed
 
 
 def test_what_cannot_be_priced_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,4 +162,5 @@ def test_exit_codes_and_json_errors(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run(["check", str(tmp_path / "none.toml")]) == 3
     assert run(["check", str(write(tmp_path)), "--data", str(tmp_path / "none.csv")]) == 3
     assert run(["check", str(write(tmp_path))]) == 0
+    assert run(["check", str(write(tmp_path)), "--data", ""]) == 2
     assert run(["check", "--study", str(write(tmp_path))]) == 2

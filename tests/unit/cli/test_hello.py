@@ -20,7 +20,8 @@ def test_shows_truth_report_odds_and_ledger(capsys: pytest.CaptureFixture[str]) 
         "at most 73.2 of 100",
         "person, relation replace, against everyone",
         "spent 1.0 of 4.0",
-        "AnonML: 100,000 people, 6 features",
+        "% (standard error) sleep badly",
+        "AnonML: 100,000 people, 6 features, one answer each, about one feature, the label, or both",
     ):
         assert part in printed
     assert printed.rstrip().endswith("next      shoal new my-study --protocol anonml")

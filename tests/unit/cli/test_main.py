@@ -12,6 +12,7 @@ import pytest
 
 from shoal import __version__
 from shoal.cli.main import COMMANDS, run
+from shoal.study.templates import study_text
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -40,6 +41,29 @@ def test_a_wrong_command_line_gets_a_sentence(arguments: list[str], capsys: pyte
     assert printed.err.startswith("USAGE-001  ")
     assert "Traceback" not in printed.err
     assert printed.out == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["simulate", "study.toml", "--data", "rows.csv", "--repeats", "2.7"],
+        ["simulate", "study.toml", "--data", "rows.csv", "--jobs", "1.9"],
+        ["simulate", "study.toml", "--data", "rows.csv", "--seed=1.5"],
+        ["audit", "mechanism", "pq", "--samples", "1000.6"],
+        ["audit", "study", "study.toml", "--samples", "1000.6"],
+    ],
+)
+def test_no_fraction_is_rounded_to_a_whole_number(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("USAGE-001  ") and "is not a whole number" in error
+
+
+def test_an_audit_of_a_study_leads_on_to_another_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(study_text("anonml"))
+    assert run(["audit", "study", str(path), "--samples", "1000"]) == 0
+    assert capsys.readouterr().out.endswith(f"\nnext      shoal check {path}\n")
 
 
 def test_errors_are_objects_for_programs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ import pytest
 
 from shoal.cli import simulate as command
 from shoal.cli.main import run
+from shoal.cli.simulate_view import describe
 from shoal.entropy import SeededEntropy
+from shoal.protocols.anonml.model import from_plain
 from shoal.study.load import load, parse
 from shoal.study.manifest import Manifest
 from shoal.study.plan import make_plan
@@ -54,6 +56,10 @@ def test_prints_the_study_between_guessing_and_no_privacy(home: Path, capsys: py
     assert "rows      600 people took part, 200 rows were set aside for testing; declared size 20,000" in printed
     assert "price     epsilon 2.0 by plain sum of 1 release (unit person, relation replace, against everyone)" in printed
     assert "answers   answers 600 (first run)" in printed
+    assert (
+        "note      a simulation: nothing was sent, and these rows are not protected by it; scores and yardsticks were computed" in printed
+    )
+    assert "measures  f1 is that of class yes\n" in printed
     rows = [line for line in printed.splitlines() if line.startswith(("this study ", "most common class ", "without privacy "))]
     assert len(rows) == 3 and "±" in rows[0] and rows[1].split()[-2:] == ["0.500", "0.000"]
     assert "seconds   " in printed and "for 2 runs; ± is the standard error" in printed
@@ -101,6 +107,53 @@ def test_a_grid_is_a_table_with_a_line_for_each_point(home: Path, capsys: pytest
     assert lines[-1].startswith("next      shoal check ")
 
 
+def test_what_holds_for_one_point_is_not_said_of_a_sweep(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate(home, "--sweep", "size=600,1234567", "--sweep", "epsilon=2.123456789") == 0
+    printed = capsys.readouterr().out
+    assert "declared size 600 to 1,234,567" in printed and "\nanswers" not in printed
+    assert "WARNING   1 of 2 points declares 1,234,567 people, and 600 took part" in printed
+    assert "WARNING   1 of 2 points learns nothing from fewer than 2,000 participants" in printed
+    rows = [line.split()[:3] for line in printed.splitlines() if "2.123456789" in line and "±" in line]
+    assert rows == [["600", "2.123456789", "2.124"], ["1234567", "2.123456789", "2.124"]]
+
+
+def result_with(accuracy: float, error: float | None, n_points: int = 1) -> dict[str, Any]:
+    scores = {measure: {"value": value, "error": error} for measure, value in (("accuracy", accuracy), ("auc", 0.71), ("f1", 0.0))}
+    settings = [{"epsilon": float(i + 1)} for i in range(n_points)] if n_points > 1 else [{}]
+    points = [
+        {
+            "settings": one,
+            "scores": scores,
+            "people": 10,
+            "declared": 10,
+            "minimum": 1,
+            "total": None,
+            "paper_epsilon": None,
+            "central": None,
+        }
+        | {"phases": ["answers"], "answers": [10]}
+        for one in settings
+    ]
+    yardstick = {"accuracy": 0.8, "auc": 0.5, "f1": 0.0}
+    told = {"title": "t", "short": "d", "remark": "r", "rows": {"unseen": 3}, "dropout": 0.0, "repeats": 1 + bool(error), "seconds": 1.0}
+    return told | {"points": points, "most_common": yardstick, "without_privacy": yardstick, "f1_of": None}
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "error", "is_warned"), [(0.7, 0.05, True), (0.7, 0.15, False), (0.8, 0.01, False), (0.79, None, True), (0.81, None, False)]
+)
+def test_whoever_does_worse_than_guessing_is_warned_and_told_the_rank(accuracy: float, error: float | None, is_warned: bool) -> None:
+    printed = describe(result_with(accuracy, error))
+    by = ", by more than its standard error" if error else ","
+    assert (f"below guessing the most common class, 0.800{by} ({accuracy:.3f}, with an AUC of 0.710)" in printed) is is_warned
+    assert ("WARNING" in printed) is is_warned and "AUC and f1 are means over the classes" in printed
+
+
+def test_the_points_below_guessing_are_named() -> None:
+    printed = describe(result_with(0.7, 0.01, n_points=6))
+    assert "epsilon=1: 0.700" in printed and "epsilon=4: 0.700, with an AUC of 0.710; and 2 other points)" in printed
+
+
 def test_the_papers_variant_shows_both_totals(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(home, *PAPER, ("bins = [0, 2, 10]\n", ""))
     plan = make_plan(load(home / "study.toml"))
@@ -132,12 +185,22 @@ def test_a_crowd_is_priced_too(home: Path, capsys: pytest.CaptureFixture[str]) -
     )
     assert simulate(home) == 0
     assert "in the crowd epsilon 0.39" in capsys.readouterr().out
+    assert simulate(home, "--sweep", "epsilon=1,2") == 0
+    printed = capsys.readouterr().out
+    assert "price     epsilon by plain sum, and in the crowd, as below" in printed
+    rows = [line.split() for line in printed.splitlines() if line.startswith(("epsilon ", "1 ", "2 "))]
+    assert rows[0][:7] == ["epsilon", "plain", "sum", "crowd", "epsilon", "crowd", "delta"]
+    assert [row[:2] for row in rows[1:]] == [["1", "1.0"], ["2", "2.0"]] and rows[2][2].startswith("0.39")
+    assert rows[1][2] < rows[2][2] and {row[3] for row in rows[1:]} == {"1e-06"}
 
 
 def test_some_drop_out(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = told(home, capsys, "--dropout", "0.5")
     [point] = result["points"]
     assert 200 < point["people"] == sum(point["answers"]) < 400 and "--dropout 0.5" in result["command"]
+    assert simulate(home, "--dropout", "0.5") == 0
+    printed = capsys.readouterr().out
+    assert "took part in the first run" in printed and "the yardsticks use everyone, also those who dropped out" in printed
 
 
 def test_one_run_has_no_standard_error(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,7 +214,9 @@ def test_writes_the_run_and_the_first_models(home: Path, capsys: pytest.CaptureF
     written = json.loads((home / "one" / "run.json").read_text())
     assert written["digest"] == Manifest(load(home / "study.toml")).digest.hex() and written["seed"] == 0
     assert {"shoal", "python", "numpy", "scikit-learn"} <= set(written["versions"])
-    assert json.loads((home / "one" / "model.json").read_text())["kind"] == "additive"
+    model = json.loads((home / "one" / "model.json").read_text())
+    assert written["simulated"] is model["simulated"] is True and "not protected" in written["remark"]
+    assert from_plain(model["model"]).classes == ("no", "yes")
     (home / "two").mkdir()
     result = told(home, capsys, "--sweep", "epsilon=0.5,1", "--out", str(home / "two"))
     assert sorted(path.name for path in (home / "two").iterdir()) == ["epsilon=0.5", "epsilon=1", "run.json"]
@@ -174,17 +239,58 @@ def test_never_writes_over_anything(home: Path, capsys: pytest.CaptureFixture[st
     (home / "full" / "run.json").write_text("mine")
     (home / "empty").mkdir()
     (home / "link").symlink_to(home / "empty")
-    for out, code in ((home / "full", 2), (home / "link", 2), (home / "rows.csv", 1), (home / "none" / "run", 1), (home / "a\0b" / "c", 1)):
-        assert simulate(home, "--out", str(out)) == code
+    before = sorted(home.rglob("*"))
+    for out in (home / "full", home / "link", home / "rows.csv", home / "none" / "run"):
+        assert simulate(home, "--out", str(out)) == 2
         assert "NEW-001" in capsys.readouterr().err
-    assert (home / "full" / "run.json").read_text() == "mine"
+    assert simulate(home, "--out", str(home / "none" / "run"), "--json") == 2
+    assert json.loads(capsys.readouterr().out)["error"]["fix"] == f"mkdir -p -- {home}/none"
+    assert (home / "full" / "run.json").read_text() == "mine" and sorted(home.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a" * 300, "a" * 250])  # the last is a name, but what is prepared aside has a longer one
+def test_a_name_that_cannot_be_written_is_found_before_anything_runs(
+    name: str, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "run_all", None)
+    assert simulate(home, "--out", str(home / name)) == 1
+    assert capsys.readouterr().err.startswith("NEW-001  ")
+    assert simulate(home, "--out", str(home / name), "--json") == 1
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "NEW-001"
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_what_cannot_be_kept_is_still_told(
+    flags: tuple[str, ...], home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = command.run_all
+
+    def someone_is_quicker(*arguments: Any) -> Any:
+        (home / "one").write_text("theirs")
+        return real(*arguments)
+
+    monkeypatch.setattr(command, "run_all", someone_is_quicker)
+    assert simulate(home, "--out", str(home / "one"), *flags) == 2
+    printed = capsys.readouterr()
+    if flags:
+        result = json.loads(printed.out)
+        assert result["error"]["code"] == "NEW-001" and result["points"][0]["scores"] and printed.err == ""
+    else:
+        assert "this study " in printed.out and "wrote" not in printed.out and printed.err.startswith("NEW-001")
+    assert (home / "one").read_text() == "theirs"
 
 
 def test_what_breaks_off_leaves_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*arguments: object) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "rename", interrupt)
+    real = command.run_all
+
+    def break_off_after(*arguments: Any) -> Any:
+        monkeypatch.setattr(Path, "rename", interrupt)
+        return real(*arguments)
+
+    monkeypatch.setattr(command, "run_all", break_off_after)
     before = sorted(home.iterdir())
     assert simulate(home, "--out", str(home / "one")) == 130
     assert sorted(home.iterdir()) == before
@@ -206,6 +312,9 @@ def test_what_breaks_off_leaves_nothing(home: Path, monkeypatch: pytest.MonkeyPa
         (("--without-perturbation",), "SIM-002", 2),
         (("--without-perturbation", "--sweep", "epsilon=1"), "USAGE-001", 2),
         (("--data", "none.csv"), "DATA-006", 3),
+        (("--data", ""), "USAGE-001", 2),
+        (("--engine", "dask:"), "SIM-005", 2),
+        (("--sweep", "epsilon="), "SIM-004", 2),
     ],
 )
 def test_bad_options_get_a_sentence(

@@ -51,7 +51,14 @@ def test_the_seed_draws_the_split() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "label", "what"), [(0, None, "no rows"), (50, "no", "All 50 rows"), (1, "no", "All 1 row of"), (5, None, "single class")]
+    ("n", "label", "what"),
+    [
+        (0, None, "no rows"),
+        (50, "no", "All 50 rows"),
+        (1, "no", "All 1 row of"),
+        (5, None, "5 rows, 1 is set aside"),
+        (2, None, "0 are set aside for testing, and one of the two parts has fewer than two classes"),
+    ],
 )
 def test_what_cannot_be_split_is_refused(n: int, label: str | None, what: str) -> None:
     with pytest.raises(ShoalError) as error:

@@ -6,7 +6,9 @@ import builtins
 import os
 import signal
 import socket
+import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from shoal.errors import ShoalError, TransportError
 from shoal.protocols.anonml.params import Plus
 from shoal.sim import engines
 from shoal.sim.anonml import Outcome, Split, Task, run
-from shoal.sim.engines import address_of, adopt, check_engine, run_adopted, run_all
+from shoal.sim.engines import address_of, adopt, check_engine, end_after, run_adopted, run_all, serve
 from shoal.sim.people import SCHEMA, make_people
 
 PEOPLE = make_people(300, SeededEntropy(3))
@@ -41,6 +43,23 @@ def test_a_process_keeps_the_rows_that_it_was_given_last() -> None:
     adopt(Split({}, SPLIT.labels, {}, SPLIT.labels))
     adopt(SPLIT)
     assert run_adopted(TASKS[0]) == ALONE[0]
+
+
+def test_a_process_ends_when_its_parent_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, ended = threading.Event(), threading.Event()
+    monkeypatch.setattr(engines, "parent_process", lambda: SimpleNamespace(join=gone.wait))
+    monkeypatch.setattr(os, "_exit", lambda code: ended.set())
+    serve(SPLIT)
+    assert run_adopted(TASKS[0]) == ALONE[0] and not ended.is_set()
+    gone.set()
+    assert ended.wait(30)
+
+
+def test_a_process_waits_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[object] = []
+    monkeypatch.setattr(os, "_exit", steps.append)
+    end_after(lambda: steps.append("gone"))
+    assert steps == ["gone", 1]
 
 
 def test_a_process_that_dies_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +98,7 @@ def test_anyone_else_may_not(engine: str) -> None:
 def test_what_is_no_address_is_refused(engine: str) -> None:
     with pytest.raises(ShoalError) as error:
         check_engine(1, engine)
-    assert error.value.code == "SIM-005"
+    assert error.value.code == "SIM-005" and not error.value.what.startswith(" ")
 
 
 @pytest.mark.parametrize(("jobs", "engine"), [(0, "local"), (-1, "local"), (1, "ray:x"), (2, "dask:127.0.0.1:8786")])

@@ -34,6 +34,15 @@ def test_a_smaller_size_lowers_the_minimum() -> None:
     assert vary(STUDY, {"size": 10**6}).participation.minimum == 2000
 
 
+def test_spaces_do_no_harm() -> None:
+    assert parse_sweeps([" epsilon = 1, 2 "]) == {"epsilon": [1.0, 2.0]}
+
+
+def test_a_name_has_all_digits() -> None:
+    [point] = grid(STUDY, parse_sweeps(["size=1234567", "epsilon=0.123456789"]))
+    assert point.name == "size=1234567,epsilon=0.123456789"
+
+
 @pytest.mark.parametrize(
     ("texts", "what"),
     [
@@ -42,6 +51,9 @@ def test_a_smaller_size_lowers_the_minimum() -> None:
         (["epsilon"], "epsilon takes numbers"),
         (["epsilon=1,,2"], "epsilon takes numbers"),
         (["size=1.5"], "size takes whole numbers"),
+        (["epsilon=1_0"], "epsilon takes numbers with commas between, not 1_0"),
+        (["size=1_000"], "size takes whole numbers"),
+        (["epsilon="], "epsilon takes numbers with commas between; none is given."),
         (["\x1b[2J=1"], "'\\x1b[2J' cannot be varied"),
     ],
 )
