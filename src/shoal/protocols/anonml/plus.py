@@ -28,7 +28,7 @@ from shoal.privacy.events import Event
 from shoal.privacy.rounding import share
 from shoal.protocols.anonml import evidence as ev
 from shoal.protocols.anonml.assignment import Words, part_of, thresholds
-from shoal.protocols.anonml.bisection import Search
+from shoal.protocols.anonml.bisection import N_BATCHES, Search
 from shoal.protocols.anonml.evidence import N_LEVELS
 from shoal.protocols.anonml.grids import candidate_edges, grid_edges
 from shoal.protocols.anonml.messages import Publication
@@ -52,9 +52,6 @@ from shoal.protocols.anonml.questions import (
 from shoal.protocols.anonml.rule import choose
 from shoal.protocols.anonml.script import Script, Tallies
 from shoal.protocols.anonml.shrinkage import learn, levels
-
-N_STEPS = 12
-"""Batches of people who place a quantile, one after the other."""
 
 _ONLY = "answer"
 _SIDES = Fraction(3, 10)
@@ -92,7 +89,7 @@ class PlusScript(Script):
         self.epsilon = share(params.epsilon, Fraction(1))
         self.rule = choose(params)
         self.schema = _two_sided(params.schema) if self.rule.is_one_bit else params.schema
-        self.n_steps = N_STEPS if self.rule.placing else 0
+        self.n_steps = N_BATCHES if self.rule.placing else 0
         self.n_phases = self.n_steps + 1 + bool(self.rule.blocks)
         self._questions = lru_cache(maxsize=4)(self._make_questions)
 
@@ -132,7 +129,7 @@ class PlusScript(Script):
         """All questions of all phases, with their shares of the people, which sum to 1."""
         placing, blocks = self.rule.placing, self.rule.blocks
         found = [
-            Slot(step, i, placing / (N_STEPS * len(self._searches))) for step in range(self.n_steps) for i in range(len(self._searches))
+            Slot(step, i, placing / (N_BATCHES * len(self._searches))) for step in range(self.n_steps) for i in range(len(self._searches))
         ]
         found += [Slot(self.n_steps, i, (1 - placing) * (1 - blocks) * share) for i, (_, _, share) in enumerate(self._main)]
         if blocks:
