@@ -25,7 +25,7 @@ debian() { # packages that a plain Debian or Ubuntu lacks
 
 # One resolver run, pinned by constraints.txt; the extras are those whose code exists and is tested here.
 extras=
-[ "$kind" = core ] || extras="[learn,arrow,accounting]"
+[ "$kind" = core ] || extras="[learn,arrow,accounting,report]"
 groups=
 [ "$kind" = core ] || groups=$("$venv/bin/python" - <<'EOF'
 import tomllib
