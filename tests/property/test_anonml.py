@@ -30,6 +30,7 @@ from shoal.protocols.anonml.population import make_script, simulate
 from shoal.protocols.anonml.script import Script
 from shoal.protocols.base import AGGREGATOR, START, Account, MemoryLedger, Outbound, Received, settle
 from shoal.sim.network import Faults, run_network
+from toy.any_faults import any_faults
 
 tickets = st.binary(min_size=32, max_size=32)
 PLUS = [name for name, params in STUDIES.items() if isinstance(params, Plus)]
@@ -128,19 +129,7 @@ def test_what_a_person_is_asked_and_how_long_it_is_do_not_depend_on_the_row(
 
 # Whatever the network.
 
-absence = st.tuples(st.integers(0, 20_000), st.none() | st.integers(20_001, 40_000))
-faults = st.builds(
-    Faults,
-    loss=st.floats(0, 0.4),
-    duplicate=st.floats(0, 1),
-    min_delay=st.integers(0, 50),
-    max_delay=st.integers(50, 5_000),
-    crash=st.floats(0, 0.1),
-    amnesia=st.floats(0, 1),
-    downtime=st.integers(1, 5_000),
-    retry=st.integers(50, 2_000),
-    absences=st.dictionaries(st.sampled_from(["peer-0", "peer-1", "peer-2"]), absence, max_size=3),
-)
+faults = any_faults(most_lost=0.4)
 
 
 @hostile(25)

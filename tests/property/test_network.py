@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
+from toy.any_faults import any_faults
 
 from hostile import hostile
 from shoal.entropy import SeededEntropy
@@ -14,19 +15,7 @@ from shoal.sim.network import Faults, run_network
 from toy.checks import check, check_complete
 from toy.protocol import Study, make
 
-absence = st.tuples(st.integers(0, 20_000), st.none() | st.integers(20_001, 40_000))
-faults = st.builds(
-    Faults,
-    loss=st.floats(0, 0.5),
-    duplicate=st.floats(0, 1),
-    min_delay=st.integers(0, 50),
-    max_delay=st.integers(50, 5_000),
-    crash=st.floats(0, 0.1),
-    amnesia=st.floats(0, 1),
-    downtime=st.integers(1, 5_000),
-    retry=st.integers(50, 2_000),
-    absences=st.dictionaries(st.sampled_from(["peer-0", "peer-1", "peer-2"]), absence, max_size=3),
-)
+faults = any_faults(most_lost=0.5)
 
 
 @hostile(60)

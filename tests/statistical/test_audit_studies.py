@@ -9,9 +9,8 @@ from __future__ import annotations
 import pytest
 
 from shoal.audit.studies import audit_study
-from shoal.protocols.anonml.peer import AnonMLPeer
 from statistical.harness import statistical
-from unit.audit.small_studies import BINNED, PLACED, make_study, paper_study
+from unit.audit.small_studies import BINNED, PLACED, Choosy, TwiceAsked, make_study, paper_study
 
 ALPHA = 1e-9
 BITS, TABLES, PAPER = make_study(1.0, BINNED[:2]), make_study(2.0), paper_study(3.0, PLACED)
@@ -27,26 +26,6 @@ def test_the_bound_is_near_an_honest_label_and_not_above_it(study, samples, shar
     found = audit_study(study, samples, 1 - ALPHA, entropy)
     assert found.fault is None
     assert share * found.claim.epsilon < found.bound.epsilon <= found.claim.epsilon
-
-
-class TwiceAsked(AnonMLPeer):
-    """Answers two questions with the whole budget each; its ledger knows them by different names."""
-
-    def __init__(self, study, script, ticket, columns, label):
-        super().__init__(study, script, ticket, columns, label)
-        phase, question = self.mine["answer"]
-        self.mine["another answer"] = phase, (question + 1) % len(script.slots)
-
-    def price(self, question):
-        return super().price("answer")
-
-
-class Choosy(AnonMLPeer):
-    """Looks at its row to draw its question. Price, ledger and noise of the one answer are as they should be: only the place tells."""
-
-    def __init__(self, study, script, ticket, columns, label):
-        super().__init__(study, script, ticket, columns, label)
-        self.mine = {"answer": (0, int(label[0]))}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from shoal.protocols.anonml.peer import AnonMLPeer
 from shoal.study.spec import Study
 
 BINNED = [
@@ -57,3 +58,23 @@ STUDIES = {
     "paper's accounting": paper_study(1.0, accounting="paper"),
     "paper's larger tables": paper_study(0.3, BINNED, n_subsets=1, subset_size=2),
 }
+
+
+class TwiceAsked(AnonMLPeer):
+    """Answers two questions with the whole budget each; its ledger knows them by different names."""
+
+    def __init__(self, study, script, ticket, columns, label):
+        super().__init__(study, script, ticket, columns, label)
+        phase, question = self.mine["answer"]
+        self.mine["another answer"] = phase, (question + 2) % len(script.slots)
+
+    def price(self, question):
+        return super().price("answer")
+
+
+class Choosy(AnonMLPeer):
+    """Looks at its row to draw its question. Price, ledger and noise of the one answer are as they should be: only the place tells."""
+
+    def __init__(self, study, script, ticket, columns, label):
+        super().__init__(study, script, ticket, columns, label)
+        self.mine = {"answer": (0, int(label[0]))}

@@ -13,27 +13,7 @@ from shoal.protocols.anonml.peer import AnonMLPeer
 from shoal.study.load import parse
 from shoal.study.plan import make_plan
 from shoal.study.templates import study_text
-from unit.audit.small_studies import BINNED, make_study, paper_study
-
-
-class TwiceAsked(AnonMLPeer):
-    """Answers a second question, under a name that its ledger does not know yet."""
-
-    def __init__(self, study, script, ticket, columns, label):
-        super().__init__(study, script, ticket, columns, label)
-        phase, question = self.mine["answer"]
-        self.mine["another answer"] = phase, (question + 2) % len(script.slots)
-
-    def price(self, question):
-        return super().price("answer")
-
-
-class Choosy(AnonMLPeer):
-    """Looks at its row to draw its question."""
-
-    def __init__(self, study, script, ticket, columns, label):
-        super().__init__(study, script, ticket, columns, label)
-        self.mine = {"answer": (0, int(label[0]))}
+from unit.audit.small_studies import BINNED, Choosy, TwiceAsked, make_study, paper_study
 
 
 def test_an_honest_study_is_consistent(entropy):
