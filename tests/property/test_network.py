@@ -6,12 +6,12 @@ from datetime import timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
-from toy.any_faults import any_faults
 
 from hostile import hostile
 from shoal.entropy import SeededEntropy
 from shoal.protocols.base import MemoryLedger
 from shoal.sim.network import Faults, run_network
+from toy.any_faults import any_faults
 from toy.checks import check, check_complete
 from toy.protocol import Study, make
 
