@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from shoal.cells import as_column, to_numbers, to_texts, where
 from shoal.errors import SpecError
-from shoal.features import MAX_CATEGORIES, Categorical, Feature, Numeric, Outside, is_name, listed
+from shoal.features import MAX_CATEGORIES, Categorical, Feature, Numeric, Outside, Text, is_name, listed
 
 __all__ = [
     "MAX_CATEGORIES",
@@ -31,6 +31,7 @@ __all__ = [
     "Numeric",
     "Schema",
     "SchemaInferredWarning",
+    "Text",
     "as_columns",
     "categories_of",
     "missing_column",
@@ -47,7 +48,7 @@ class SchemaInferredWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Schema:
-    """The features that a study may ask about, and its label.
+    """The features that a study may ask about, its label, and texts, which DDML alone can learn from.
 
     Examples
     --------
@@ -58,19 +59,24 @@ class Schema:
 
     features: Sequence[Feature]
     label: Feature | None = None
+    texts: Sequence[Text] = ()
 
     def __post_init__(self) -> None:
         features = listed(self.features)
+        texts = listed(self.texts)
         if features is None or not all(isinstance(part, Numeric | Categorical) for part in (*features, *self._labels)):
             raise SpecError(
                 "SCHEMA-001",
                 "The schema is made of something else than Numeric and Categorical.",
-                fix='Schema([Numeric("age", 17, 90)], label=Categorical("ill", ["no", "yes"]))',
+                fix='Schema([Numeric("age", 17, 90)], label=Categorical("ill", ["no", "yes"])); texts apart, as texts=[Text("query")]',
             )
+        if texts is None or not all(isinstance(part, Text) for part in texts):
+            raise SpecError("SCHEMA-001", "The schema's texts are something else than Text.", fix='Schema([...], texts=[Text("query")])')
         object.__setattr__(self, "features", features)
-        names = [feature.name for feature in (*features, *self._labels)]
+        object.__setattr__(self, "texts", texts)
+        names = [part.name for part in (*features, *texts, *self._labels)]
         twice = sorted(name for name, n in Counter(names).items() if n > 1)
-        if not features or twice:
+        if not (features or texts) or twice:
             raise SpecError(
                 "SCHEMA-001",
                 f"The schema names {', '.join(twice)} twice." if twice else "The schema has no features.",
@@ -86,6 +92,11 @@ class Schema:
         """Names of the features, in order, without the label."""
         return tuple(feature.name for feature in self.features)
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the features and then of the texts, without the label."""
+        return (*self.names, *(text.name for text in self.texts))
+
     def __getitem__(self, name: str) -> Feature:
         for feature in (*self.features, *self._labels):
             if feature.name == name:
@@ -93,9 +104,9 @@ class Schema:
         raise KeyError(name)
 
     def encode(self, columns: Columns, outside: Outside = "error") -> dict[str, npt.NDArray[Any]]:
-        """The features' columns, checked against the schema and turned into numbers and positions."""
-        arrays = self._arrays(columns, self.names)
-        return {feature.name: feature.encode(arrays[feature.name], outside) for feature in self.features}
+        """The features' columns, checked against the schema and turned into numbers and positions; texts into buckets of n-grams."""
+        arrays = self._arrays(columns, self.columns)
+        return {part.name: part.encode(arrays[part.name], outside) for part in (*self.features, *self.texts)}
 
     def encode_label(self, columns: Columns) -> npt.NDArray[Any]:
         """The label's column, checked against the schema; a label must not be missing."""
@@ -115,7 +126,7 @@ class Schema:
 
     def _arrays(self, columns: Columns, wanted: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         """Every column of the schema that is there, all of one length; an error where one that is wanted is not."""
-        names = [feature.name for feature in (*self.features, *self._labels)]
+        names = [part.name for part in (*self.features, *self.texts, *self._labels)]
         known = [name for name in names if name in columns]
         for name in wanted:
             if name not in known:

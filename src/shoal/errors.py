@@ -24,6 +24,7 @@ CODES: dict[str, str] = {
     "SCHEMA-003": "A numeric feature's public cut points do not cut its range.",
     "SCHEMA-004": "A categorical feature's values are not two or more different texts.",
     "SCHEMA-005": "A categorical feature's public groups do not divide its values among them.",
+    "SCHEMA-006": "A text feature's number of buckets or length of n-grams cannot be used.",
     "DATA-001": "The data lacks a column that the study asks about.",
     "DATA-002": "A number lies outside the public range that the study declares.",
     "DATA-003": "A value is not among those that the study declares.",
@@ -78,6 +79,8 @@ CODES: dict[str, str] = {
     "PROTO-005": "A machine failed on an input by a fault of its own code. A peer gives up; an aggregator drops the input and goes on.",
     "ANONML-001": "A packet answers a question that does not belong to its ticket. It is not counted.",
     "ANONML-002": "A study of AnonML closed with fewer answers than it needs to learn from.",
+    "DDML-001": "An instance or an update is of an epoch that cannot be: one that has not begun, is long past, or has no step.",
+    "DDML-002": "A study of DDML closed with fewer updates than it needs to learn from.",
     "AUDIT-001": "An audit was asked for of a study whose protocol cannot be audited as a whole yet.",
     "MODEL-001": "A document that should be a model is not one, or does not fit together.",
     "SIM-001": "A simulation took more steps than it was allowed. Some machine does not come to an end.",
@@ -104,6 +107,10 @@ CODES: dict[str, str] = {
     "LEDGER-009": "A limit or a text cannot be written to the ledger.",
     "LEDGER-010": "There is no ledger yet where one is needed.",
     "LEDGER-011": "A ledger that was opened before a fork is used after it, in the child.",
+    # the coordinator
+    "STORE-001": "The store of a coordinator cannot be opened, reached, read or written.",
+    "STORE-002": "A store does not have the model instances of a study, or has others than the study declares.",
+    "STORE-003": "A file is not a store of a coordinator, or was written by a newer version of shoal.",
 }
 """Code -> what it means, in one or two sentences for the reference page."""
 

@@ -1,4 +1,4 @@
-"""Numbers with a public range and categories with a public list of values: what may be declared, and how cells become positions."""
+"""Numbers with a public range, categories with a public list of values, and texts: what may be declared, and how cells become positions."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from shoal.cells import as_column, map_texts, to_numbers, where
 from shoal.errors import SpecError
 from shoal.names import counted
+from shoal.ngrams import MAX_BUCKETS, MAX_NGRAM, hashed_ngrams
 
 Outside = Literal["error", "clip"]
 
@@ -197,6 +198,54 @@ class Categorical:
             home = np.array([group_of[value] for value in self.values])
         n_known = len(self.groups if self.groups is not None else self.values)
         return np.where(codes < 0, n_known, home[codes])
+
+
+@dataclass(frozen=True)
+class Text:
+    """Words, of which nothing is known beforehand: their n-grams, hashed into a public number of buckets.
+
+    Parameters
+    ----------
+    name
+        Name of the column.
+    buckets
+        How many numbers the n-grams are spread over; two that meet in one are taken for the same.
+    ngrams
+        Longest run of words that counts: 1, 2 or 3.
+    missing
+        Whether texts may be missing; such a text has no n-grams.
+
+    Examples
+    --------
+    >>> Text("query", buckets=1000).encode(np.array(["red fish", None], object))[1].size
+    0
+    """
+
+    name: str
+    buckets: int = 4096
+    ngrams: int = 3
+    missing: bool = True
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        fair = type(self.buckets) is int and 2 <= self.buckets <= MAX_BUCKETS and type(self.ngrams) is int and 1 <= self.ngrams <= MAX_NGRAM
+        if not fair:
+            raise SpecError(
+                "SCHEMA-006",
+                f"{self.name}: {self.buckets!a:.20} buckets of n-grams up to {self.ngrams!a:.20} words cannot be used.",
+                fix=f"Give 2 to {MAX_BUCKETS:,} buckets, and ngrams of 1 to {MAX_NGRAM}.",
+            )
+
+    def encode(self, column: npt.NDArray[Any], outside: Outside = "error") -> npt.NDArray[np.object_]:
+        """For each text the buckets of its n-grams, as an array; none where it is missing, which is an error where none may be."""
+        cells = as_column(self.name, column)
+        gone = np.fromiter(map_texts(self.name, cells, lambda text: text is None), bool, len(cells))
+        if not self.missing and gone.any():
+            raise _missing_error(self.name, gone)
+        encoded = np.empty(len(cells), object)
+        for i, grams in enumerate(map_texts(self.name, cells, lambda text: hashed_ngrams(text or "", self.ngrams, self.buckets))):
+            encoded[i] = grams
+        return encoded
 
 
 Feature = Numeric | Categorical

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.domain import Categorical, Numeric, Schema, SchemaInferredWarning, as_columns
+from shoal.domain import Categorical, Numeric, Schema, SchemaInferredWarning, Text, as_columns
 from shoal.errors import ShoalError, SpecError
 
 
@@ -96,6 +96,36 @@ class TestSchema:
         with pytest.raises(SpecError) as error:
             schema.encode_label(as_columns({"age": [1]}))
         assert code(error) == "SCHEMA-001"
+
+    def test_texts_stand_beside_the_features(self) -> None:
+        schema = Schema([Numeric("age", 0, 120)], label=Categorical("ill", ["no", "yes"]), texts=[Text("note", 100)])
+        assert schema.names == ("age",) and schema.columns == ("age", "note") and schema.texts == (Text("note", 100),)
+        encoded = schema.encode(as_columns({"note": ["red fish", None], "age": [3, 4], "other": [1, 2]}))
+        assert list(encoded) == ["age", "note"] and [grams.size for grams in encoded["note"]] == [3, 0]
+        with pytest.raises(SpecError) as error:
+            schema.encode(as_columns({"age": [3, 4]}))
+        assert code(error) == "DATA-001" and "no column note" in error.value.what
+
+    def test_a_schema_may_have_texts_only(self) -> None:
+        assert Schema([], texts=[Text("note", 100)]).columns == ("note",)
+
+    @pytest.mark.parametrize("texts", [[Numeric("a", 0, 1)], ["note"], Text("note", 8), None, {Text("note", 8)}])
+    def test_refuses_what_are_no_texts(self, texts: Any) -> None:
+        with pytest.raises(SpecError) as error:
+            Schema([Numeric("age", 0, 120)], texts=texts)
+        assert code(error) == "SCHEMA-001" and "texts" in error.value.what
+
+    def test_a_text_is_no_feature_and_no_label_and_has_a_name_of_its_own(self) -> None:
+        text = Text("age", 100)
+        made: list[dict[str, Any]] = [
+            {"features": [text]},
+            {"features": [Numeric("b", 0, 1)], "label": text},
+            {"features": [Numeric("age", 0, 9)], "texts": [text]},
+        ]
+        for parts in made:
+            with pytest.raises(SpecError) as error:
+                Schema(**parts)
+            assert code(error) == "SCHEMA-001"
 
     def test_infers_ranges_and_categories_and_warns(self) -> None:
         columns = as_columns({"age": ["3", "9", ""], "sex": ["f", "m", "f"], "one": ["k", "k", "k"], "flat": [5, 5, 5], "gone": [None] * 3})

@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from shoal.errors import ShoalError, SpecError
-from shoal.features import Categorical, Numeric
+from shoal.features import Categorical, Numeric, Text
+from shoal.ngrams import hashed_ngrams
 
 
 def code(error: pytest.ExceptionInfo[ShoalError]) -> str:
@@ -165,6 +166,40 @@ class TestCategorical:
     def test_equal_declarations_are_equal_and_hash_alike(self) -> None:
         first, second = (Categorical("k", ["a", "b"], groups={"x": ["a"], "y": ["b"]}) for _ in range(2))
         assert first == second and hash(first) == hash(second)
+
+
+class TestText:
+    @pytest.mark.parametrize(
+        ("buckets", "ngrams"), [(1, 3), (0, 3), ((1 << 20) + 1, 3), (True, 3), (8.0, 3), ("8", 3), (8, 0), (8, 4), (8, True), (8, 2.0)]
+    )
+    def test_refuses_what_cannot_be_hashed_into(self, buckets: Any, ngrams: Any) -> None:
+        with pytest.raises(SpecError) as error:
+            Text("query", buckets, ngrams)
+        assert code(error) == "SCHEMA-006" and "2 to 1,048,576 buckets" in str(error.value)
+
+    def test_encodes_each_text_as_its_n_grams(self) -> None:
+        short, none, long = Text("query", 1000, 2).encode(cells("Red", None, "red fish"))
+        assert short.tolist() == hashed_ngrams("red", 2, 1000).tolist() and none.size == 0
+        assert long.tolist() == hashed_ngrams("red fish", 2, 1000).tolist() and long.size == 3
+
+    def test_spaces_alone_are_a_missing_text(self) -> None:
+        assert Text("query", 1000).encode(cells("  ", ""))[0].size == 0
+
+    @pytest.mark.parametrize("outside", ["error", "clip"])
+    def test_refuses_missing_texts_where_none_may_be(self, outside: Any) -> None:
+        with pytest.raises(SpecError) as error:
+            Text("query", 1000, missing=False).encode(cells("a", None, ""), outside)
+        assert code(error) == "DATA-005" and "2 rows, the first of them row 2" in error.value.what
+
+    def test_raw_bytes_are_no_text(self) -> None:
+        with pytest.raises(SpecError) as error:
+            Text("query", 1000).encode(cells("a", b"secret"))
+        assert code(error) == "DATA-003" and "secret" not in str(error.value)
+
+    def test_needs_a_usable_name(self) -> None:
+        with pytest.raises(SpecError) as error:
+            Text(" ", 1000)
+        assert code(error) == "SCHEMA-001"
 
 
 @pytest.mark.parametrize("name", ["", "x" * 201, " a", "a\u200b", "a\nb", "\x1b[2J", None, 5])
