@@ -13,16 +13,18 @@ from functools import partial
 import numpy as np
 
 from shoal.audit.bound import EpsilonBound, Keys, bound_epsilon, check_effort
-from shoal.entropy import Entropy
+from shoal.entropy import Entropy, SeededEntropy
 from shoal.errors import UsageError
 from shoal.mechanisms.calibrate import mechanism as frequency_mechanism
+from shoal.mechanisms.closest import KClosest
+from shoal.mechanisms.directions import directions
 from shoal.mechanisms.exponential import CountScore, ExponentialMechanism
 from shoal.mechanisms.gaussian import DiscreteGaussian
 from shoal.mechanisms.laplace import DiscreteLaplace
 from shoal.mechanisms.noisy_max import NoisyMax
 from shoal.mechanisms.reports import FrequencyMechanism, check_cardinality
 from shoal.mechanisms.sensitivity import Histogram
-from shoal.privacy.events import Event, Relation, Scope, Unit
+from shoal.privacy.events import LOCAL_PERSON, Event, Relation, Scope, Unit
 
 SAMPLES = 500_000
 """Outputs drawn for each of the two neighbours: the bound then comes within a tenth of epsilon 1."""
@@ -81,18 +83,30 @@ def of_choices(mechanism: ExponentialMechanism | NoisyMax, n_candidates: int) ->
     return Subject(mechanism.event(), draw)
 
 
+def of_directions(mechanism: KClosest) -> Subject:
+    """One axis, or its opposite; the directions to choose from are published, once for all reports, so that nothing hides the choice."""
+
+    def draw(which: int, n: int, entropy: Entropy) -> Keys:
+        public = directions(mechanism.n_directions, mechanism.dimension, SeededEntropy("directions of an audit"))
+        products = mechanism.products(public, (1 - 2 * which) * np.eye(1, mechanism.dimension)[0])
+        return np.fromiter((mechanism.choose(products, entropy) for _ in range(n)), np.int64, n)
+
+    return Subject(mechanism.event(), draw)
+
+
 def _reports(name: str, epsilon: float, cardinality: int) -> Subject:
     return of_reports(frequency_mechanism(name, epsilon, cardinality))
 
 
 SUBJECTS: dict[str, Callable[[float, int], Subject]] = {
     **{name: partial(_reports, name) for name in ("random-response", "rappor", "pq", "subset-selection")},
+    "k-closest": lambda epsilon, m: of_directions(KClosest(epsilon, m, LOCAL_PERSON)),
     "discrete-laplace": lambda epsilon, _: of_counts(DiscreteLaplace(epsilon, Histogram(), _RELEASE)),
     "discrete-gaussian": lambda epsilon, _: of_counts(DiscreteGaussian(epsilon, GAUSSIAN_DELTA, Histogram(), _RELEASE)),
     "exponential": lambda epsilon, m: of_choices(ExponentialMechanism(epsilon, CountScore(), _RELEASE), m),
     "noisy-max": lambda epsilon, m: of_choices(NoisyMax(epsilon, CountScore(), _RELEASE), m),
 }
-"""Name -> the subject for an epsilon and a number of cells (or of candidates; counts have no use for it)."""
+"""Name -> the subject for an epsilon and a number of cells (or of candidates, or of weights; counts have no use for it)."""
 
 
 def subject(name: str, epsilon: float, cardinality: int) -> Subject:

@@ -24,6 +24,7 @@ MECHANISMS = frozenset(
         "discrete-gaussian",
         "discrete-laplace",
         "exponential",
+        "k-closest",
         "noisy-max",
         "pq",
         "random-response",

@@ -9,7 +9,7 @@ from shoal.audit.mechanisms import GAUSSIAN_DELTA, SUBJECTS, audit, subject
 from shoal.errors import MechanismError, UsageError
 from shoal.privacy.events import Relation, Unit
 
-REPORTS = ("random-response", "rappor", "pq", "subset-selection")
+REPORTS = ("random-response", "rappor", "pq", "subset-selection", "k-closest")
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
