@@ -1,0 +1,212 @@
+"""The private step: what is clipped and how, which mechanism is taken, and what a ledger is charged."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shoal.domain import Categorical, Numeric, Schema
+from shoal.errors import MechanismError
+from shoal.mechanisms.closest import KClosest
+from shoal.mechanisms.gaussian import DiscreteGaussian
+from shoal.mechanisms.laplace import DiscreteLaplace
+from shoal.mechanisms.sensitivity import ClippedVector
+from shoal.privacy.accountant import by_zcdp, sequential
+from shoal.privacy.events import Unit
+from shoal.protocols.ddml.params import Params
+from shoal.protocols.ddml.step import AdditiveStep, BareStep, ClosestStep, charged, make_step, price
+
+LABEL = Categorical("y", ["no", "yes"])
+
+
+def schema(n: int, label: Categorical = LABEL) -> Schema:
+    return Schema([Numeric(f"x{i}", 0, 1, missing=False) for i in range(n)], label=label)
+
+
+def params(n: int = 4, epsilon: float = 4.0, **more) -> Params:
+    return Params(schema(n), epsilon, 10_000, **more)
+
+
+def test_one_update_of_a_study_is_hidden_by_the_closest_direction():
+    step = make_step(params())
+    assert isinstance(step, ClosestStep)
+    assert step.mechanism.dimension == 5
+    assert step.event == step.mechanism.event()
+    assert step.event.scope.unit is Unit.UPDATE
+    assert step.event.epsilon <= 4.0
+    assert math.isclose(step.scale, params().gamma() * 2**20)
+
+
+def test_the_paper_always_takes_laplace_noise_on_the_whole_update():
+    step = make_step(params(variant="paper", merge="discard"))
+    assert isinstance(step, AdditiveStep)
+    assert step.norm == 1
+    assert isinstance(step.noise, DiscreteLaplace)
+    assert step.noise.sensitivity == 2 * step.bound
+    assert step.event.epsilon == 4.0
+
+
+def test_laplace_noise_where_epsilon_is_huge_and_directions_few():
+    assert isinstance(make_step(params(1, 64.0)).noise, DiscreteLaplace)
+
+
+def test_gaussian_noise_where_a_delta_allows_it_and_directions_are_not_enough():
+    step = make_step(params(400, 64.0, delta=1e-6, n_updates=1))
+    assert isinstance(step.noise, DiscreteGaussian)
+    assert step.norm == 2
+    assert step.noise.l2_squared == (2 * step.bound) ** 2
+    assert (step.event.epsilon, step.event.delta) == (64.0, 1e-6)
+    assert isinstance(make_step(params(400, 4.0, delta=1e-6)), ClosestStep)
+
+
+def test_one_weight_alone_has_no_direction():
+    lone = Params(Schema([Numeric("x", 0, 1, bins=(), missing=False)], label=LABEL), 1.0, 1000, centred=False)
+    assert lone.n_weights == 1
+    assert isinstance(make_step(lone).noise, DiscreteLaplace)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 4.0, 16.0, 64.0])
+@pytest.mark.parametrize("n", [1, 30])
+def test_what_is_taken_has_the_least_variance_of_all_that_are_allowed(n, epsilon, entropy):
+    """Each with the same clip, in the norm that it needs, for the row of the largest norm."""
+    one = params(n, epsilon, delta=1e-6)
+    taken = make_step(one)
+    p, clip, (l1, l2) = one.n_weights, one.rates.clip * taken.scale, one.design.norms
+    deviations = [
+        DiscreteLaplace(epsilon, ClippedVector(int(clip * l1 / l2), 1, p), one.scope).variance() ** 0.5,
+        DiscreteGaussian(epsilon, 1e-6, ClippedVector(int(clip), 2, p), one.scope).variance() ** 0.5,
+        clip / KClosest(epsilon, p, one.scope).alignment / math.sqrt(p),
+    ]
+    assert math.isclose(taken.deviation, min(deviations), rel_tol=1e-9)
+
+
+@pytest.mark.parametrize("more", [{}, {"unit": "weight"}, {"variant": "paper"}, {"epsilon": 64.0, "delta": 1e-6}])
+def test_the_deviation_is_that_of_steps_without_a_gradient(more, entropy):
+    step = make_step(params(400, **more))
+    drawn = np.array([step.draw(np.zeros(401), entropy) for _ in range(20)])
+    assert math.isclose(np.mean(drawn.astype(float) ** 2), step.deviation**2, rel_tol=0.15)
+
+
+def test_steps_are_integers_of_the_right_shape(entropy):
+    gradient = np.linspace(-1, 1, 5)
+    for more in ({}, {"unit": "weight"}, {"variant": "paper"}, {"epsilon": math.inf}):
+        drawn = make_step(params(**more)).draw(gradient, entropy)
+        assert drawn.shape == (5,)
+        assert drawn.dtype == np.int64
+
+
+def test_the_length_of_a_step_towards_a_direction_says_nothing(entropy):
+    step = make_step(params(30))
+    for size in (0.0, 1e-300, 0.1, 1e300):
+        drawn = step.draw(np.full(31, size), entropy)
+        assert abs(np.linalg.norm(drawn) - step.reach) < math.sqrt(31)
+
+
+def test_without_noise_the_gradient_is_clipped_as_it_would_be_with_noise(entropy):
+    whole, each = (make_step(params(epsilon=math.inf, unit=unit, clip=0.5, learning_rate=1.0)) for unit in ("update", "weight"))
+    assert isinstance(whole, BareStep) and isinstance(each, BareStep)
+    assert whole.event is None and whole.deviation == 0
+    gradient = np.array([3.0, -4.0, 0.0, 0.0, 0.0])
+    assert whole.draw(gradient, entropy).tolist() == [-round(0.3 * 2**20), round(0.4 * 2**20), 0, 0, 0]
+    assert each.draw(gradient, entropy).tolist() == [-(2**19), 2**19, 0, 0, 0]
+    for bare in (whole, each):
+        assert bare.draw(gradient / 100, entropy).tolist() == np.rint(-gradient / 100 * 2**20).tolist()
+
+
+def largest_row(one: Params) -> np.ndarray:
+    return one.design.inputs({name: np.ones(1) for name in one.schema.names}).dense()[0]
+
+
+def test_the_l1_clip_is_met_by_the_rows_that_meet_the_l2_clip():
+    """A binary model: the largest row. A class model: the same row, with all of the residual on two classes."""
+    given = {"variant": "paper", "clip": 1.0, "learning_rate": 1.0}
+    for one, residual in (
+        (params(8, **given), np.ones(1)),
+        (Params(schema(8, Categorical("y", list("abc"))), 4.0, 10_000, link="multinomial", **given), np.array([1, -1, 0])),
+    ):
+        gradient = np.outer(residual, largest_row(one)).ravel()
+        gradient /= np.linalg.norm(gradient)
+        assert abs(make_step(one).bound - np.abs(gradient).sum() * 2**20) <= 1
+
+
+def test_small_steps_reach_their_bound_too():
+    """With bounds of a few units of the grid, rounding towards zero must not take the last one."""
+    for norm in (0, 1, 2):
+        step = AdditiveStep(1.0, 3, norm, make_step(params(variant="paper")).noise)
+        assert step.clipped(np.array([1e6, 0, 0])).tolist() == [-3, 0, 0]
+        assert step.clipped(np.array([0, 2.0, 0])).tolist() == [0, -2, 0]
+
+
+def test_what_is_not_a_number_is_not_sent(entropy):
+    step = make_step(params(variant="paper"))
+    with np.errstate(invalid="ignore"), pytest.raises(MechanismError, match="MECH-002"):
+        step.draw(np.full(5, np.nan), entropy)
+
+
+@pytest.mark.parametrize("more", [{}, {"unit": "weight"}, {"variant": "paper"}, {"delta": 1e-6, "epsilon": 64.0}])
+def test_a_grid_that_is_too_coarse_is_refused(more):
+    with pytest.raises(MechanismError, match=r"(?s)MECH-001.*units of the grid: less than one.*fraction_bits"):
+        make_step(params(**more, learning_rate=1e-9))
+
+
+def test_a_grid_on_which_only_the_l1_norm_reaches_a_unit_is_too_coarse_for_directions():
+    with pytest.raises(MechanismError, match=r"MECH-001  The clipped step is 0\.7 units of the grid"):
+        make_step(params(30, clip=1.0, learning_rate=0.7 / 2**20))
+
+
+def test_noise_that_is_too_large_for_integers_is_refused():
+    with pytest.raises(MechanismError, match="MECH-001"):
+        make_step(params(variant="paper", epsilon=1e-6, learning_rate=1e6))
+
+
+def test_the_step_falls_with_the_rate_and_nothing_else_changes():
+    falling = params(400, 64.0, delta=1e-6, decay="sqrt")
+    steps = [make_step(falling, epoch) for epoch in (0, 3, 99)]
+    assert [round(steps[0].scale / step.scale, 9) for step in steps] == [1, 2, 10]
+    assert {type(step.noise) for step in steps} == {DiscreteGaussian}
+    charge = price(falling)
+    for step in steps:
+        assert step.event.epsilon == charge.epsilon
+        assert step.event.delta == charge.delta
+        assert step.event.rho <= charge.rho < step.event.rho * (1 + 1e-4)
+
+
+def test_a_step_is_made_once():
+    assert make_step(params(), 3) is make_step(params(), 3)
+
+
+def test_a_ledger_is_charged_for_the_whole_update():
+    one = params(unit="weight", epsilon=1.1, n_updates=11)
+    event = make_step(one).event
+    charge = price(one)
+    assert (event.scope.unit, event.epsilon) == (Unit.WEIGHT, 0.1)
+    assert (charge.scope.unit, charge.epsilon) == (Unit.UPDATE, 0.5)
+    assert charge.parameters["weights"] == 5
+    assert charge.reads == ("x0", "x1", "x2", "x3", "y")
+    assert sequential([charge] * 11).epsilon == 5.5
+
+
+def test_an_update_that_is_priced_as_a_whole_is_charged_once():
+    event = make_step(params()).event
+    assert charged(event, 5) is event
+    assert price(params()) == replace(event, reads=("x0", "x1", "x2", "x3", "y"))
+
+
+def test_updates_together_cost_no_more_than_the_study_says():
+    for more in ({}, {"variant": "paper"}, {"delta": 1e-6, "epsilon": 64.0, "n_updates": 1}, {"epsilon": 1.0}):
+        one = params(**({"n_updates": 7} | more))
+        together = sequential([price(one)] * one.n_updates)
+        assert together.epsilon <= one.epsilon
+        assert together.delta <= one.delta
+
+
+def test_gaussian_updates_compose_by_their_rho():
+    charge = price(params(400, 64.0, delta=1e-6))
+    assert by_zcdp([charge], 1e-6).epsilon <= 64.0
+
+
+def test_without_noise_there_is_no_price():
+    assert price(params(epsilon=math.inf)) is None
