@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
 
-from shoal.cli.check import check
-from shoal.domain import Categorical, Numeric
+from shoal.cli.check import check, fit_table, read_table
+from shoal.domain import Categorical, Numeric, Text
+from shoal.entropy import SeededEntropy
 from shoal.protocols.anonml.params import Paper, Plus
 from shoal.study.anonml import params_of
-from shoal.study.load import load
+from shoal.study.ddml import params_of as ddml_params
+from shoal.study.load import load, parse
+from shoal.study.templates import example_csv
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STUDIES = sorted(path.stem for path in EXAMPLES.glob("*.toml"))
@@ -57,3 +61,58 @@ def test_one_has_missing_values_and_one_several_classes() -> None:
     missing = [feature.name for feature in oulad.schema.features if feature.missing]
     assert missing == ["date_registration", "mean_score_d60", "mean_lead_days_d60", "imd_band"]
     assert oulad.n_features == 15 and nursery.n_labels == 5
+
+
+def test_one_is_the_papers_model_with_known_weights() -> None:
+    params = ddml_params(load(EXAMPLES / "ddml-known.toml"))
+    assert (params.n_weights, params.n_instances, params.rates.learning_rate) == (33, 30, 0.005)
+    assert len(params.crosses) == 10 and not params.centred
+    assert params.design.names[:9] == ("constant", "B = 1", "E1 = B", "E1 = C", "E2 = b", "E2 = c", "E2 = d", "D", "I")
+    assert {"B = 1 x E1 = B", "E1 = C x E2 = d", "B = 1 x D", "D x I"} < set(params.design.names)
+
+
+def test_one_ranks_by_texts_and_their_cross() -> None:
+    params = ddml_params(load(EXAMPLES / "ranking.toml"))
+    assert params.n_weights == 1 + 20_000 + 10_000 + 20_000 and params.schema.names == ()
+    assert params.schema.texts == (Text("typed", 20_000), Text("tags", 10_000, missing=False))
+
+
+def test_signs_of_phishing_are_numbers_with_one_weight_each() -> None:
+    params = ddml_params(load(EXAMPLES / "phishing-ddml.toml"))
+    assert params.n_weights == 31 and params.schema.names == load(EXAMPLES / "phishing.toml").schema().names
+
+
+def test_adult_is_asked_for_the_same_with_both_protocols() -> None:
+    assert load(EXAMPLES / "adult-ddml.toml").schema() == load(EXAMPLES / "adult-declared.toml").schema()
+    assert ddml_params(load(EXAMPLES / "adult-ddml.toml")).n_weights == 23
+
+
+@pytest.mark.parametrize("name", ["adult-ddml", "phishing-ddml", "ddml-known", "ranking"])
+def test_made_up_rows_fit(name: str, tmp_path: Path) -> None:
+    study = load(EXAMPLES / f"{name}.toml")
+    (tmp_path / "rows.csv").write_text(example_csv(study, 50, SeededEntropy(name)))
+    assert fit_table(study, str(tmp_path / "rows.csv")) == {"rows": 50, "left_out": 0}
+
+
+def test_the_same_rows_serve_different_studies(tmp_path: Path) -> None:
+    rows = [("1", "1", "A", "c", 2.18, 3), ("0", "1", "B", "a", 0.89, 4), ("1", "0", "C", "b", 0.23, 0), ("1", "0", "C", "d", 1.30, 1)]
+    with sqlite3.connect(tmp_path / "device.db") as device:
+        device.execute("CREATE TABLE rows (O TEXT, B TEXT, E1 TEXT, E2 TEXT, D REAL, I INTEGER)")
+        device.executemany("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?)", rows)
+    device.close()
+    text = (EXAMPLES / "ddml-known.toml").read_text()
+    all_of_it = parse(text)
+    # Another study: of D, I and E1, with one cross, predicting B.
+    other = text.replace('name = "B"', 'name = "x"').replace('name = "O"', 'name = "B"').replace('name = "x"', 'name = "O"')
+    other = other[: other.index("crosses = [")] + 'crosses = [["D", "E1"]]\n'
+    kept = [block for block in other.split("[[feature]]") if not block.startswith(('\nname = "O"', '\nname = "E2"'))]
+    some_of_it = parse("[[feature]]".join(kept))
+    assert some_of_it.schema().names == ("E1", "D", "I") and some_of_it.label.name == "B"
+    source = f"{tmp_path / 'device.db'}#rows"
+    widths = []
+    for study in (all_of_it, some_of_it):
+        assert fit_table(study, source) == {"rows": 4, "left_out": 0}
+        schema, columns = study.schema(), read_table(source)
+        inputs = ddml_params(study).design.inputs(schema.encode(columns))
+        widths.append((len(inputs), inputs.width, schema.encode_label(columns).tolist()))
+    assert widths == [(4, 33, [1, 0, 1, 1]), (4, 7, [1, 1, 0, 0])]

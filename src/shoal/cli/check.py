@@ -56,7 +56,7 @@ def check(study: Path, /, *, data: str | None = None, like: str | None = None, j
 
 
 def _next(study: Path, data: str | None, plan: Plan) -> str:
-    if plan.study.protocol == "anonml":
+    if plan.study.protocol in ("anonml", "ddml"):
         return f"shoal audit study {shell_word(study)}" if data is None else f"shoal simulate {shell_word(study)} --data {shell_word(data)}"
     return f"shoal audit mechanism {plan.releases[0].event.mechanism}"
 

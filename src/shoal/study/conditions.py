@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shoal.domain import Categorical
+from shoal.protocols.ddml.design import Design
 
 if TYPE_CHECKING:
     from shoal.study.spec import Study
 
 Path = tuple[str | int, ...]
+
+MAX_WEIGHTS = 1 << 20
+"""Most weights of a model: 4 MB, which every draw and every update carries."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,11 @@ def _ddml(study: Study) -> Iterator[Problem]:
     if table.link not in fitting:
         kind = f"a label of {n_values} values" if n_values else "a numeric label"
         yield Problem("SPEC-021", ("ddml", "link"), f'link = "{table.link}" does not fit {kind}.', f'link = "{fitting[0]}"')
+    for i, feature in enumerate(study.feature):
+        if feature.bins == () and not feature.missing:
+            yield Problem(
+                "SPEC-021", ("feature", i, "bins"), f"{feature.name} has a single bin, and so no weight.", "Leave bins out, or give one."
+            )
     if study.participation.minimum < table.n_instances:
         yield Problem(
             "SPEC-021",
@@ -168,24 +176,41 @@ def _needs_categories(study: Study) -> Iterator[Problem]:
 def _references(study: Study) -> Iterator[Problem]:
     schema = study.schema()
     names = (*schema.names, study.label.name)
+    yield from _crosses(study)
     for i, name in enumerate(study.queries.features if study.queries else ()):
         if name not in names:
             yield Problem(
                 "SPEC-021", ("queries", "features", i), f"[queries] names {name}, which is neither a feature nor the label.", _choose(names)
             )
-    for i, pair in enumerate(study.ddml.crosses if study.ddml else ()):
-        strange = [name for name in pair if name not in schema.names]
-        if strange or pair[0] == pair[1]:
-            what = f"names {strange[0]}, which is no feature" if strange else f"pairs {pair[0]} with itself"
-            yield Problem("SPEC-021", ("ddml", "crosses", i), f"crosses: it {what}.", _choose(schema.names))
-        elif any(feature.n_bins is None for feature in (schema[pair[0]], schema[pair[1]])):
-            numeric = next(name for name in pair if not isinstance(schema[name], Categorical) and schema[name].n_bins is None)
-            yield Problem(
-                "SPEC-021", ("ddml", "crosses", i), f"{numeric} is crossed, but has no bins.", f"Give {numeric} public bins = [...]"
-            )
     if study.data is not None and study.data.person in names:
         yield Problem(
             "SPEC-021", ("data", "person"), f"The person column {study.data.person} is a feature or the label.", "Name another column."
+        )
+
+
+def _crosses(study: Study) -> Iterator[Problem]:
+    """Pairs that are none; where all are, whether there are more weights than a model may have."""
+    if study.ddml is None:
+        return
+    schema, crosses = study.schema(), study.ddml.crosses
+    found, seen = False, set()
+    for i, pair in enumerate(crosses):
+        strange = [name for name in pair if name not in schema.columns]
+        again = frozenset(pair) in seen
+        seen.add(frozenset(pair))
+        if strange or pair[0] == pair[1] or again:
+            found = True
+            pairs = f"pairs {pair[0]} with itself" if pair[0] == pair[1] else f"pairs {pair[0]} with {pair[1]} a second time"
+            what = f"names {strange[0]}, which is no feature" if strange else pairs
+            yield Problem("SPEC-021", ("ddml", "crosses", i), f"crosses: it {what}.", _choose(schema.columns))
+    n_outputs = len(study.label.values or ()) if study.ddml.link == "multinomial" else 1
+    p = 0 if found else n_outputs * Design(schema, crosses).width
+    if p > MAX_WEIGHTS:
+        yield Problem(
+            "SPEC-021",
+            ("ddml", "crosses") if crosses else ("feature",),
+            f"The model has {p:,} weights; at most {MAX_WEIGHTS:,} can be learned.",
+            "Use fewer crosses or buckets, or group values.",
         )
 
 

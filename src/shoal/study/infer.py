@@ -159,6 +159,8 @@ def _write(protocol: str, label: Feature, features: list[Feature]) -> str:
         head = re.sub(rf"^{key} = .*$", f'{key} = "{words}"', head, flags=re.MULTILINE)
     # The starter's remark beside epsilon speaks about its own unit.
     tail = re.sub(r"^(epsilon = \S+).*$", r"\1", tail, flags=re.MULTILINE)
+    # Its crosses are of its own features.
+    tail = re.sub(r"^crosses = .*\n", "", tail, flags=re.MULTILINE)
     blocks = "".join(f"\n[[feature]]\n{_keys(feature)}" for feature in features)
     text = f"{head}\n\n# READ FROM THE DATA: {WARNING}\n\n[label]\n{_keys(label)}{blocks}\n[privacy]\n{tail}"
     if len(text.encode()) > MAX_BYTES:

@@ -11,21 +11,26 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from shoal.errors import MechanismError
+from shoal.names import counted
 from shoal.privacy.accountant import Loss, sequential, tightest
 from shoal.privacy.events import Event, Unit
 from shoal.privacy.rounding import show
 from shoal.privacy.shuffle import amplify
 from shoal.protocols.anonml.script import Script
+from shoal.protocols.ddml.params import Params
+from shoal.protocols.ddml.step import charged
 from shoal.study.anonml import script_of
+from shoal.study.ddml import params_of
 from shoal.study.label import Statement
 from shoal.study.parts import Amplified, BudgetLine, Release
 from shoal.study.price_databases import forecast_pfds, forecast_sdq, price_pfds, price_sdq
-from shoal.study.price_people import charged_as_update, forecast_anonml, n_weights, paper_total, price_anonml, price_ddml
+from shoal.study.price_people import forecast_anonml, paper_total, price_anonml
+from shoal.study.price_updates import forecast_ddml, notes_ddml, price_ddml
 from shoal.study.priced import Forecast, unpriceable
 from shoal.study.spec import Study
 from shoal.study.wording import leaves, n_bytes, not_covered, seen_by, who_is_asked
 
-_PRICES: dict[str, Callable[[Study], list[Release]]] = {"ddml": price_ddml, "sdq": price_sdq, "pfds": price_pfds}
+_PRICES: dict[str, Callable[[Study], list[Release]]] = {"sdq": price_sdq, "pfds": price_pfds}
 _FORECASTS: dict[str, Callable[[Study], list[Forecast]]] = {"sdq": forecast_sdq, "pfds": forecast_pfds}
 
 
@@ -43,6 +48,8 @@ class Plan:
         Expected errors, from public figures.
     script
         The course of an AnonML study, from which its prices come.
+    params
+        The public figures of a DDML study, from which its prices come.
 
     Examples
     --------
@@ -57,6 +64,7 @@ class Plan:
     releases: tuple[Release, ...]
     forecasts: tuple[Forecast, ...] = ()
     script: Script | None = None
+    params: Params | None = None
 
     @property
     def events(self) -> list[Event]:
@@ -66,9 +74,7 @@ class Plan:
     @property
     def charges(self) -> list[Event]:
         """What the ledger counts: the events, and for the unit weight what each update costs as a whole."""
-        if self.study.unit is not Unit.WEIGHT:
-            return self.events
-        return [charged_as_update(event, n_weights(self.study)) for event in self.events]
+        return self.events if self.params is None else [charged(event, self.params.n_weights) for event in self.events]
 
     @cached_property
     def loss(self) -> Loss:
@@ -107,11 +113,12 @@ class Plan:
                 f"The paper's equation 6 counts epsilon {show(paper)} for the same releases; it assumes that features are independent. "
                 f"The plain sum, epsilon {show(self.loss.epsilon)}, assumes nothing and is what the ledger counts."
             )
-        if study.unit is Unit.WEIGHT:
+        if study.unit is Unit.WEIGHT and self.params is not None:
             notes.append(
-                f"Each weight alone: epsilon {show(self.loss.epsilon)}. Everything you send: {n_weights(study)} weights, "
+                f"Each weight alone: epsilon {show(self.loss.epsilon)}. Everything you send: {counted(self.params.n_weights, 'weight')}, "
                 f"epsilon {show(sequential(self.charges).epsilon)}, which is what the ledger counts."
             )
+        notes += [] if self.params is None else notes_ddml(self.params)
         if study.data is not None:
             notes.append(
                 f"At most {study.max_rows} rows of a person are used; a person with rows at several participants spends at each of them."
@@ -137,16 +144,16 @@ class Plan:
             contact=study.contact,
             protocol=study.protocol,
             trust=study.trust,
-            leaves=leaves(study, self.script),
+            leaves=leaves(study, self.script, self.params),
             seen_by=seen_by(study),
             scope=self.loss.scope,
             epsilon=self.loss.epsilon,
             delta=self.loss.delta,
             how=self.loss.how,
             releases=self.releases,
-            bytes=n_bytes(study, self.script),
+            bytes=n_bytes(study, self.script, self.params),
             digest=digest,
-            n_weights=n_weights(study) if study.unit is Unit.WEIGHT else None,
+            n_weights=self.params.n_weights if self.params is not None and study.unit is Unit.WEIGHT else None,
             paper_epsilon=paper_total(study, self.script),
             shuffled=None if central is None else Amplified(self.crowd, central.epsilon, central.delta),
             budget=budget,
@@ -183,7 +190,7 @@ def make_plan(study: Study, digest: bytes | None = None) -> Plan:
         ``PLAN-001``: something is asked for that cannot be priced.
     """
     try:
-        plan = _anonml(study, digest) if study.protocol == "anonml" else _others(study)
+        plan = _anonml(study, digest) if study.protocol == "anonml" else _ddml(study) if study.protocol == "ddml" else _others(study)
         # Totals are computed now: a plan that exists has a price.
         _ = plan.loss, plan.central
     except MechanismError as error:
@@ -196,9 +203,13 @@ def _anonml(study: Study, digest: bytes | None) -> Plan:
     return Plan(study, tuple(price_anonml(study, script)), tuple(forecast_anonml(script, study.participation.size)), script)
 
 
+def _ddml(study: Study) -> Plan:
+    params = params_of(study)
+    return Plan(study, tuple(price_ddml(study, params)), tuple(forecast_ddml(params)), params=params)
+
+
 def _others(study: Study) -> Plan:
-    forecasts = _FORECASTS[study.protocol](study) if study.protocol in _FORECASTS else []
-    return Plan(study, tuple(_PRICES[study.protocol](study)), tuple(forecasts))
+    return Plan(study, tuple(_PRICES[study.protocol](study)), tuple(_FORECASTS[study.protocol](study)))
 
 
 def _hidden(event: Event, crowd: int, delta: float) -> Event:

@@ -1,26 +1,17 @@
-"""What one person or one device releases: AnonML's answers and DDML's updates."""
+"""What one person releases: AnonML's answers."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from dataclasses import replace
-from fractions import Fraction
 
-from shoal.domain import Numeric, Schema
 from shoal.mechanisms.calibrate import best
-from shoal.mechanisms.gaussian import DiscreteGaussian
-from shoal.mechanisms.laplace import DiscreteLaplace
-from shoal.mechanisms.sensitivity import ClippedVector
 from shoal.names import counted
-from shoal.privacy.events import Event, Unit
-from shoal.privacy.rounding import float_from_grains, grains_up, share, sum_up
+from shoal.privacy.rounding import sum_up
 from shoal.protocols.anonml.analysis import table_errors
 from shoal.protocols.anonml.params import Plus
 from shoal.protocols.anonml.script import Script
 from shoal.study.parts import Release
-from shoal.study.priced import Forecast, most_counted_cells, n_cells, scope_of, unpriceable
-from shoal.study.settings import DDML
+from shoal.study.priced import Forecast, most_counted_cells
 from shoal.study.spec import Study
 
 # The shares of a table add up to 1.
@@ -92,65 +83,3 @@ def forecast_anonml(script: Script, n_people: int) -> list[Forecast]:
         )
         for table in table_errors(script, n_people)
     ]
-
-
-def price_ddml(study: Study) -> list[Release]:
-    """DDML: a device's updates, which share its budget.
-
-    Notes
-    -----
-    Ref: DDML §IV, whose epsilon speaks about one weight. An update of p weights then costs p times as much: `charged_as_update`.
-
-    Privacy
-    -------
-    Unit update (or weight), replace, against everyone who sees an update.
-    """
-    if study.queries is not None:
-        raise unpriceable(
-            "[queries] cannot be priced in a ddml study.",
-            why="Its unit is an update; counts of a device's rows would protect another unit, and the two are never added.",
-            fix="Ask for counts in a study of their own, with protocol anonml.",
-        )
-    n_updates = study.privacy.n_updates
-    event = _update(study, study.ddml or DDML(), share(study.privacy.epsilon, Fraction(1, n_updates)), n_weights(study))
-    return [Release(f"a noisy update of {n_weights(study)} weights", event.reading(*_columns(study)), n_updates)]
-
-
-def _update(study: Study, settings: DDML, epsilon_release: float, p: int) -> Event:
-    scope = scope_of(study)
-    clip = max(1, math.floor(settings.clip * 2**settings.fraction_bits))
-    if study.unit is Unit.WEIGHT:
-        return DiscreteLaplace(epsilon_release, ClippedVector(clip, 1, 1), scope).event()
-    if study.privacy.delta > 0:
-        # A hair less than the part, so that the sum of the parts rounds to no more than the whole.
-        delta = study.privacy.delta / study.privacy.n_updates * (1 - 1e-9)
-        return DiscreteGaussian(epsilon_release, delta, ClippedVector(clip, 2, p), scope).event()
-    return DiscreteLaplace(epsilon_release, ClippedVector(clip, 1, p), scope).event()
-
-
-def charged_as_update(event: Event, p: int) -> Event:
-    """What an update of p weights costs its sender as a whole, where each weight alone is priced by the event."""
-    scope = replace(event.scope, unit=Unit.UPDATE)
-    epsilon = float_from_grains(p * grains_up(event.epsilon))
-    return replace(event, parameters={**event.parameters, "weights": p}, scope=scope, epsilon=epsilon)
-
-
-def n_weights(study: Study) -> int:
-    """p: a constant, a weight for each number or cell, one for each combination of a cross; so many for each class of a multinomial one."""
-    schema, settings = study.schema(), study.ddml or DDML()
-    p = 1 + sum(_width(schema, name) for name in schema.names)
-    p += sum(_width(schema, first) * _width(schema, second) for first, second in settings.crosses)
-    return p * (_n_labels(study) if settings.link == "multinomial" else 1)
-
-
-def _width(schema: Schema, name: str) -> int:
-    feature = schema[name]
-    return n_cells(feature, 1) if isinstance(feature, Numeric) else feature.n_bins
-
-
-def _columns(study: Study) -> tuple[str, ...]:
-    return (*study.schema().names, study.label.name)
-
-
-def _n_labels(study: Study) -> int:
-    return len(study.label.values or ()) or 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from shoal.domain import Feature
 from shoal.errors import SpecError
-from shoal.privacy.events import LOCAL_PERSON, Relation, Scope
+from shoal.privacy.events import Relation, Scope
 from shoal.study.spec import Queries, Study
 
 
@@ -30,11 +30,7 @@ class Forecast:
 
 
 def scope_of(study: Study) -> Scope:
-    """What the study's epsilon speaks about: unit, neighbouring relation, adversary."""
-    if study.protocol == "anonml":
-        return LOCAL_PERSON
-    if study.protocol == "ddml":
-        return Scope(study.unit, Relation.REPLACE, "everyone who sees an update, the coordinator included")
+    """What the epsilon of databases or organisations speaks about: unit, neighbouring relation, adversary."""
     return Scope(study.unit, Relation.ADD_REMOVE, _adversary(study))
 
 

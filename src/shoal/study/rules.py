@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from shoal.domain import Text
 from shoal.errors import SpecError
+from shoal.ngrams import MAX_NGRAM
 from shoal.study.conditions import Path, Problem, conditions
 
 if TYPE_CHECKING:
@@ -29,8 +31,11 @@ TRUSTS: dict[tuple[str, str], tuple[str, ...]] = {
 UNITS = {"anonml": ("person",), "ddml": ("update", "weight"), "sdq": ("record", "person"), "pfds": ("record", "person")}
 """Protocol -> the units that it can protect, the default first."""
 
+_KINDS = {"range": ("a number", "bins"), "values": ("a category", "groups"), "buckets": ("a text", "ngrams")}
+"""The key that makes a column a number, a category or a text -> what it then is, and the key that may stand beside it."""
+
 _PAPER_KEYS = {"anonml": ("n_partitions", "n_subsets", "subset_size"), "pfds": ("max_depth", "n_candidates", "n_levels")}
-_KEY_OF = {"SCHEMA-002": "range", "SCHEMA-003": "bins", "SCHEMA-004": "values", "SCHEMA-005": "groups"}
+_KEY_OF = {"SCHEMA-002": "range", "SCHEMA-003": "bins", "SCHEMA-004": "values", "SCHEMA-005": "groups", "SCHEMA-006": "buckets"}
 
 
 def default_colluders(n: int) -> int:
@@ -48,8 +53,8 @@ def fill(document: dict[str, Any]) -> dict[str, Any]:
     more: dict[str, dict[str, Any]] = {"privacy": {"unit": unit}}
     if protocol == "ddml":
         paper = variant == "paper"
-        more["ddml"] = {"merge": "discard" if paper else "blend", "link": _link(document)}
-        document = {"ddml": {}, **document}
+        more["ddml"] = {"merge": "discard" if paper else "blend", "averaging": not paper, "centred": not paper, "link": _link(document)}
+        document = {**document, "ddml": {} if document.get("ddml") is None else document["ddml"], **_texts(document)}
     if trust == "secure-sum" and protocol in ("sdq", "pfds"):
         table = document.get(protocol)
         n = table.get("n_databases" if protocol == "sdq" else "n_holders") if isinstance(table, dict) else None
@@ -57,6 +62,15 @@ def fill(document: dict[str, Any]) -> dict[str, Any]:
             more[protocol] = {"max_colluders": default_colluders(n)}
     filled = {key: {**defaults, **document[key]} for key, defaults in more.items() if isinstance(document.get(key), dict)}
     return {"trust": trust, **document, **filled}
+
+
+def _texts(document: dict[str, Any]) -> dict[str, Any]:
+    """The features, texts among them with the longest run of words that counts."""
+    features = document.get("feature")
+    if not isinstance(features, (list, tuple)):
+        return {}
+    is_text = [isinstance(feature, dict) and feature.get("buckets") is not None for feature in features]
+    return {"feature": [{"ngrams": MAX_NGRAM, **one} if text else one for one, text in zip(features, is_text, strict=True)]}
 
 
 def _link(document: dict[str, Any]) -> str:
@@ -84,9 +98,17 @@ def _columns(study: Study) -> Iterator[Problem]:
             yield Problem("SPEC-022", (*path, strange[0]), f"{spec.name}: {strange[1]}", strange[2])
             continue
         try:
-            spec.feature()
+            part = spec.feature()
         except SpecError as error:
             yield Problem(error.code, (*path, _KEY_OF.get(error.code, "name")), error.what, error.fix)
+        else:
+            if isinstance(part, Text) and study.protocol != "ddml":
+                yield Problem(
+                    "SPEC-022",
+                    (*path, "buckets"),
+                    f"{part.name} is a text, from which {study.protocol} cannot learn.",
+                    'Remove the feature, or protocol = "ddml"',
+                )
         if path != ("label",) and spec.name in seen:
             yield Problem(
                 "SCHEMA-001", (*path, "name"), f"The name {spec.name} is used twice.", "Give every feature and the label a name of its own."
@@ -95,14 +117,16 @@ def _columns(study: Study) -> Iterator[Problem]:
 
 
 def _strange_keys(spec: FeatureSpec | LabelSpec) -> tuple[str, str, str] | None:
-    """The key, what is wrong and the fix where a column mixes the keys of a number and of a category."""
-    if (spec.range is None) == (spec.values is None):
-        both = "both a range and values are" if spec.range is not None else "neither a range nor values are"
-        return "name", f"{both} given.", "Give range = [lowest, highest] for a number, values = [...] for a category."
-    foreign = "groups" if spec.range is not None else "bins"
-    if getattr(spec, foreign, None) is not None:
-        kind, other = ("a number", "bins") if foreign == "groups" else ("a category", "groups")
-        return foreign, f"{foreign} do not belong to {kind}.", f"Use {other}, or leave {foreign} out."
+    """The key, what is wrong and the fix where a column mixes the keys of a number, of a category and of a text."""
+    mains = [main for main in _KINDS if getattr(spec, main, None) is not None]
+    if len(mains) != 1:
+        both = f"{' and '.join(mains)} do not go together." if mains else "it is not said whether this is a number or a category."
+        text = " buckets = 4096 for a text." if hasattr(spec, "buckets") else ""
+        return "name", both, f"Give range = [lowest, highest] for a number, values = [...] for a category.{text}"
+    kind, own = _KINDS[mains[0]]
+    for _, key in _KINDS.values():
+        if key != own and getattr(spec, key, None) is not None:
+            return key, f"{key} do not belong to {kind}.", f"Use {own}, or leave {key} out."
     return None
 
 

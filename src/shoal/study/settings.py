@@ -46,15 +46,20 @@ class DDML(Table):
 
     Notes
     -----
-    Ref: DDML §III for k, gamma and N_c; §V for the spam threshold.
+    Ref: DDML §III for k, gamma and N_c, §III-E for a falling step; §V for the spam threshold.
     """
 
     n_instances: Annotated[int, Field(ge=1, le=1_000)] = Field(default=20, description="k: instances of the model that are kept.")
-    learning_rate: Positive = Field(default=0.05, description="gamma: step of an update.")
-    batch_size: Small = Field(default=10, description="N_c: most rows that one update reads.")
-    clip: Positive = Field(default=1.0, description="Norm to which an update's gradient is clipped.")
+    learning_rate: Positive | None = Field(
+        default=None, description="gamma: step of an update; by default from size, epsilon, k and the number of weights."
+    )
+    batch_size: Small = Field(default=10, description="N_c: most rows that one update reads; a device that has fewer reads them all.")
+    clip: Positive | None = Field(
+        default=None,
+        description="L2 norm to which a gradient is clipped (unit weight: the size of each of its parts); by default from the inputs.",
+    )
     fraction_bits: Annotated[int, Field(ge=4, le=24)] = Field(
-        default=16, description="Weights travel as 32-bit multiples of 2^-fraction_bits."
+        default=20, description="Weights travel as 32-bit multiples of 2^-fraction_bits."
     )
     merge: Literal["blend", "discard"] = Field(
         default="blend",
@@ -64,8 +69,21 @@ class DDML(Table):
     link: Literal["identity", "logit", "log", "multinomial"] = Field(
         default="logit", description="How scores become predictions; by default as the label asks.", json_schema_extra={"default": None}
     )
+    decay: Literal["none", "sqrt"] = Field(
+        default="none", description='"sqrt": the step falls with the root of the time that has passed; "none": it stays.'
+    )
+    averaging: bool = Field(
+        default=True,
+        description="Whether the model is the average over time, late instances counting more; by default true for plus, false for paper.",
+        json_schema_extra={"default": None},
+    )
     crosses: Annotated[tuple[Annotated[tuple[Line, Line], Items], ...], Items, Field(max_length=200)] = Field(
-        default=(), description="Pairs of features whose combinations get weights of their own."
+        default=(), description="Pairs of features whose products get weights of their own."
+    )
+    centred: bool = Field(
+        default=True,
+        description="Whether inputs are moved to lie around zero, by ranges and values alone; by default true for plus, false for paper.",
+        json_schema_extra={"default": None},
     )
     admission: Literal["token", "signed", "open"] = Field(
         default="signed", description="Who may send an update: one anonymous token each, an enrolled key that signs it, or anyone."

@@ -17,8 +17,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AwareDatetime, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from shoal.domain import MAX_CATEGORIES, Categorical, Feature, Numeric, Schema
+from shoal.domain import MAX_CATEGORIES, Categorical, Feature, Numeric, Schema, Text
 from shoal.mechanisms.base import MAX_EPSILON, MIN_EPSILON
+from shoal.ngrams import MAX_BUCKETS, MAX_NGRAM
 from shoal.privacy.events import Unit
 from shoal.study.rules import fill, problems
 from shoal.study.settings import DDML, PFDS, SDQ, AnonML, Small
@@ -29,6 +30,8 @@ Epsilon = Annotated[float, Field(ge=MIN_EPSILON, le=MAX_EPSILON)]
 
 MAX_FEATURES = 2_000
 MAX_CUTS = 1_000
+
+_TEXT_KEYS = ("buckets", "ngrams")
 
 _Range = Annotated[tuple[Number, Number], Items]
 _Values = Annotated[tuple[Line, ...], Items, Field(max_length=MAX_CATEGORIES)]
@@ -61,7 +64,7 @@ class LabelSpec(Table):
 
 
 class FeatureSpec(Table):
-    """One ``[[feature]]``: a number with a public ``range``, or a category with a public list of ``values``."""
+    """One ``[[feature]]``: a number with a public ``range``, a category with a public list of ``values``, or a text in ``buckets``."""
 
     name: Line = Field(description="Name of the column.")
     range: _Range | None = Field(default=None, description="Public range of a number: [lowest, highest].")
@@ -72,10 +75,18 @@ class FeatureSpec(Table):
     groups: Annotated[dict[Line, _Values], Field(max_length=MAX_CATEGORIES), AfterValidator(_by_name)] | None = Field(
         default=None, description="Public grouping of a category: name of the group = its values."
     )
+    buckets: Annotated[int, Field(ge=2, le=MAX_BUCKETS)] | None = Field(
+        default=None, description="Numbers over which the n-grams of a text are spread, a weight each; ddml only."
+    )
+    ngrams: Annotated[int, Field(ge=1, le=MAX_NGRAM)] | None = Field(
+        default=None, description="Longest run of words of a text that counts; by default 3."
+    )
     missing: bool = Field(True, description="Whether the value may be missing; if so, missing is a category of its own.")
 
-    def feature(self) -> Feature:
+    def feature(self) -> Feature | Text:
         """The feature as the schema holds it."""
+        if self.buckets is not None:
+            return Text(self.name, self.buckets, self.ngrams or MAX_NGRAM, missing=self.missing)
         if self.range is not None:
             return Numeric(self.name, *self.range, bins=self.bins, missing=self.missing)
         return Categorical(self.name, self.values or (), groups=self.groups, missing=self.missing)
@@ -187,8 +198,10 @@ class Study(Table):
         return self
 
     def schema(self) -> Schema:  # type: ignore[override]  # pydantic's deprecated method of that name is not ours
-        """Features and label as the protocols use them."""
-        return Schema(tuple(feature.feature() for feature in self.feature), self.label.feature())
+        """Features, label and texts as the protocols use them."""
+        parts = [feature.feature() for feature in self.feature]
+        texts = [part for part in parts if isinstance(part, Text)]
+        return Schema([part for part in parts if not isinstance(part, Text)], self.label.feature(), texts)
 
     @property
     def unit(self) -> Unit:
@@ -205,6 +218,10 @@ class Study(Table):
         plain = self.model_dump()
         closes: datetime | None = plain["participation"]["closes"]
         plain["participation"]["closes"] = None if closes is None else closes.isoformat()
+        # Keys of a text came later: where they say nothing they are left out, so that the digests of older studies stand.
+        plain["feature"] = [
+            {key: value for key, value in feature.items() if value is not None or key not in _TEXT_KEYS} for feature in plain["feature"]
+        ]
         return plain
 
     @classmethod

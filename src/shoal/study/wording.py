@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import numpy as np
+
+from shoal.messages.base import Array
+from shoal.messages.codec import encode
 from shoal.names import counted
 from shoal.protocols.anonml.analysis import BITS, BLOCKS, PLACING, TABLES, packet_bytes, report_bytes, shares
 from shoal.protocols.anonml.params import Paper
 from shoal.protocols.anonml.plus import PlusScript
 from shoal.protocols.anonml.script import Script
-from shoal.study.price_people import free_answers, n_weights
+from shoal.protocols.ddml.messages import ID_BYTES, Draw, Update
+from shoal.protocols.ddml.params import Params
+from shoal.study.price_people import free_answers
 from shoal.study.spec import Study
 
-_WEIGHT_BYTES = 4
+_DIGEST_BYTES = 32
+_LAST_EPOCH = 2**32
+"""Later than any: an epoch has a thousand updates or more."""
 
 _QUESTIONS = {
     PLACING: "whether one of your numbers is above a given point",
@@ -28,15 +36,15 @@ _DOINGS = {
 }
 
 
-def leaves(study: Study, script: Script | None) -> str:
+def leaves(study: Study, script: Script | None, params: Params | None) -> str:
     """What leaves, and that nothing else does."""
     if script is not None:
         free = f"; and up to {counted(study.queries.n_queries, 'randomised answer')} to free questions" if study.queries else ""
         return f"{_packets(script)}{free}; nothing else about you"
-    if study.protocol == "ddml":
-        n = study.privacy.n_updates
+    if params is not None:
+        n = params.n_updates
         times = "once" if n == 1 else f"up to {n} times"
-        return f"a model of {n_weights(study)} weights, changed by your rows and blurred by noise, {times}; no row"
+        return f"a model of {counted(params.n_weights, 'weight')}, changed by your rows and blurred by noise, {times}; no row"
     if study.trust == "secure-sum":
         return "counts of your rows under a mask; only their sum over all databases can be read, with noise in it; no row"
     if study.protocol == "sdq":
@@ -75,10 +83,10 @@ def _percent(share: Fraction) -> str:
     return f"{float(100 * share):.3g} %"
 
 
-def n_bytes(study: Study, script: Script | None) -> int | None:
-    """Most bytes that leave: whole packets, free answers without their envelope, weights; None where the number depends on the tree."""
-    if study.protocol == "ddml":
-        return _WEIGHT_BYTES * n_weights(study) * study.privacy.n_updates
+def n_bytes(study: Study, script: Script | None, params: Params | None) -> int | None:
+    """Most bytes that leave: whole messages, free answers without their envelope; None where the number depends on the tree."""
+    if params is not None:
+        return params.n_updates * _update_bytes(params.n_weights)
     if script is None:
         return None
     free = sum(
@@ -86,6 +94,13 @@ def n_bytes(study: Study, script: Script | None) -> int | None:
         for release in free_answers(study)
     )
     return len(script.prices) * packet_bytes(script) + free
+
+
+def _update_bytes(p: int) -> int:
+    """A request for a model and the update, as they travel."""
+    study, one = bytes(_DIGEST_BYTES), bytes(ID_BYTES)
+    update = Update(study=study, id=one, epoch=_LAST_EPOCH, weights=Array.of(np.zeros(p, np.int32)))
+    return len(encode(Draw(study=study, id=one))) + len(encode(update))
 
 
 def seen_by(study: Study) -> str:

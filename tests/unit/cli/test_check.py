@@ -34,8 +34,16 @@ def test_prints_digest_prices_and_label(protocol: str, tmp_path: Path, capsys: p
     assert f"ok   digest {Manifest(load(path)).short}" in printed
     assert "release   " in printed and "total     epsilon" in printed and "PRIVACY LABEL" in printed
     command = printed.rpartition("next      shoal ")[2].split()
-    assert command == (["audit", "study", str(path)] if protocol == "anonml" else ["audit", "mechanism", command[-1]])
-    assert protocol == "anonml" or command[-1] in SUBJECTS
+    is_built = protocol in ("anonml", "ddml")
+    assert command == (["audit", "study", str(path)] if is_built else ["audit", "mechanism", command[-1]])
+    assert is_built or command[-1] in SUBJECTS
+
+
+def test_shows_what_the_paper_expects_of_other_adversaries_as_no_guarantee(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check(write(tmp_path, "ddml"))
+    printed, label = capsys.readouterr().out.split("┌ PRIVACY LABEL")
+    assert "an expected loss, not a guarantee (errata D-02, D-03)" in printed and "forecast  root mean square noise of a weight" in printed
+    assert "expected loss" not in label
 
 
 def test_says_what_is_asked_of_whom_and_shows_the_worst_forecasts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

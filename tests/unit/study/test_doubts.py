@@ -56,6 +56,12 @@ def test_too_few_rows_are_doubted(protocol: str, size: str) -> None:
     assert "At the declared size" in doubt and "a result is of use below" in doubt
 
 
+def test_too_few_devices_are_doubted() -> None:
+    [doubt] = doubted("ddml", ("size = 50000", "size = 1000"), ("epsilon = 4.0", "epsilon = 0.5"))
+    assert "At the declared size most of the result is noise: root mean square noise of a weight" in doubt
+    assert "after 1,000 updates of 29 weights" in doubt and "a result is of use below 2.0." in doubt
+
+
 def test_a_study_that_is_over_is_doubted() -> None:
     closes = datetime(2031, 1, 31, 12, tzinfo=UTC)
     assert doubted("anonml", now=closes.replace(hour=11)) == ()

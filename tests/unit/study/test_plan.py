@@ -5,21 +5,27 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
+from shoal.domain import Text
 from shoal.errors import SpecError
 from shoal.mechanisms.calibrate import best
+from shoal.messages.base import Array
+from shoal.messages.codec import encode
 from shoal.privacy.accountant import sequential
 from shoal.privacy.events import LOCAL_PERSON, Relation, Unit
 from shoal.privacy.shuffle import amplify
 from shoal.protocols.anonml.analysis import packet_bytes
 from shoal.protocols.anonml.params import Paper
+from shoal.protocols.ddml.messages import Draw, Update
+from shoal.protocols.ddml.step import price
 from shoal.study.anonml import params_of, script_of
+from shoal.study.ddml import params_of as ddml_params
 from shoal.study.load import parse
 from shoal.study.manifest import Manifest
 from shoal.study.parts import BudgetLine
 from shoal.study.plan import Plan, make_plan
-from shoal.study.price_people import n_weights
 from shoal.study.spec import Study
 from shoal.study.templates import PROTOCOLS, study_text
 
@@ -49,6 +55,11 @@ def study(protocol: str, /, **changes: Any) -> Study:
 
 def priced(plan: Plan) -> list[tuple[str, int, float]]:
     return [(release.event.mechanism, release.count, release.event.epsilon) for release in plan.releases]
+
+
+def read(plan: Plan) -> str:
+    """The text of the label, without its box."""
+    return " ".join(str(plan.statement()).replace("│", " ").split())
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -203,35 +214,92 @@ class TestDDML:
     def test_updates_share_the_budget(self) -> None:
         plan = make_plan(study("ddml", privacy={"epsilon": 1.2, "n_updates": 7}))
         [(_, count, epsilon)] = priced(plan)
-        assert count == 7 and epsilon == math.floor(1.2e12 / 7) / 1e12
+        assert count == 7 and epsilon <= math.floor(1.2e12 / 7) / 1e12 and epsilon == pytest.approx(1.2 / 7)
         assert plan.loss.epsilon <= 1.2 and plan.loss.scope.relation is Relation.REPLACE
-        assert plan.statement().bytes == 4 * 7 * n_weights(plan.study)
+        assert plan.releases[0].event.reads == ("age", "height", "kind", "naps")
 
-    def test_counts_weights_of_cells_numbers_crosses_and_classes(self) -> None:
-        # A constant; age 3 + missing; kind 3; height 1 + missing.
-        assert n_weights(study("ddml")) == 1 + 4 + 3 + 2
-        crossed = {"n_instances": 10, "crosses": [["age", "kind"]]}
-        assert n_weights(study("ddml", ddml=crossed)) == 10 + 12
-        assert n_weights(study("ddml", label={"name": "naps", "values": ["a", "b", "c"]})) == 30
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"privacy": {"epsilon": 1.2, "n_updates": 3}},
+            {"privacy": {"epsilon": 1.2, "unit": "weight"}},
+            {"variant": "paper"},
+            {"label": {"name": "naps", "range": [0, 24]}},
+        ],
+    )
+    def test_a_ledger_is_charged_what_the_plan_says(self, changes: dict[str, Any]) -> None:
+        spec = study("ddml", **changes)
+        assert make_plan(spec).charges == [price(ddml_params(spec))] * spec.privacy.n_updates
+
+    def test_the_label_names_the_mechanism(self) -> None:
+        assert "a noisy update of 8 weights (k-closest): epsilon" in read(make_plan(study("ddml")))
+        assert "a noisy update of 8 weights (discrete-laplace): epsilon" in read(make_plan(study("ddml", variant="paper")))
+
+    def test_the_bytes_are_those_of_whole_messages(self) -> None:
+        one, seven = (make_plan(study("ddml", privacy={"epsilon": 1.2, "n_updates": n})).statement() for n in (1, 7))
+        update = Update(study=bytes(32), id=bytes(16), epoch=2**31, weights=Array.of(np.ones(8, np.int32)))
+        draw = Draw(study=bytes(32), id=bytes(16))
+        assert one.bytes is not None and len(encode(update)) + len(encode(draw)) <= one.bytes <= len(encode(update)) + len(encode(draw)) + 8
+        assert seven.bytes == 7 * one.bytes
+        assert one.leaves == "a model of 8 weights, changed by your rows and blurred by noise, once; no row"
+        assert "up to 7 times" in seven.leaves
+
+    def test_only_the_local_epsilon_is_claimed(self) -> None:
+        plan = make_plan(study("ddml"))
+        label = read(plan)
+        assert "against everyone who sees an update, the coordinator included" in label
+        assert "that your device has rows at all: drawing a model shows it" in label
+        assert "0.45" not in label and "expect" not in label
+        assert "a loss of 0.45 epsilon to one who reads all 10 instances" in plan.notes[-1]
+        assert "an expected loss, not a guarantee (errata D-02, D-03)" in plan.notes[-1]
+
+    def test_the_noise_of_an_update_is_told(self) -> None:
+        spec = study("ddml", ddml={"n_instances": 10, "learning_rate": 0.5, "clip": 0.25}, privacy={"epsilon": 1.0, "unit": "weight"})
+        note = make_plan(spec).notes[1]
+        # Laplace noise of scale 2 gamma clip / epsilon.
+        assert "is 0.354 in each weight (root mean square, discrete-laplace), at a learning rate of 0.5 and a clip of 0.25." in note
 
     def test_the_unit_weight_states_one_weight_and_charges_all(self) -> None:
         plan = make_plan(study("ddml", privacy={"epsilon": 1.2, "unit": "weight", "n_updates": 2}))
         assert plan.loss.scope.unit is Unit.WEIGHT and plan.loss.epsilon == pytest.approx(1.2)
-        assert [event.epsilon for event in plan.charges] == [pytest.approx(6.0)] * 2
+        assert [event.epsilon for event in plan.charges] == [pytest.approx(4.8)] * 2
         assert {event.scope.unit for event in plan.charges} == {Unit.UPDATE}
-        assert plan.to_dict()["charged"]["epsilon"] == pytest.approx(12.0)
-        assert "Each weight alone: epsilon 1.2. Everything you send: 10 weights, epsilon 12.0" in plan.notes[0]
-        assert "10 times epsilon, 12.0" in " ".join(str(plan.statement()).replace("│", " ").split())
+        assert plan.to_dict()["charged"]["epsilon"] == pytest.approx(9.6)
+        assert "Each weight alone: epsilon 1.2. Everything you send: 8 weights, epsilon 9.6" in plan.notes[0]
+        assert "8 times epsilon, 9.6" in read(plan)
 
-    def test_gaussian_updates_keep_to_delta(self) -> None:
+    def test_a_delta_is_kept_to(self) -> None:
         plan = make_plan(study("ddml", privacy={"epsilon": 1.2, "n_updates": 3, "delta": 1e-6}))
-        assert plan.releases[0].event.mechanism == "discrete-gaussian"
-        assert plan.loss.delta <= 1e-6 and plan.loss.epsilon <= 1.2
+        assert plan.loss.delta <= 1e-6 and 1.1 < plan.loss.epsilon <= 1.2
+
+    def test_a_step_below_the_grid_has_no_price(self) -> None:
+        with pytest.raises(SpecError) as error:
+            make_plan(study("ddml", variant="paper", ddml={"n_instances": 10, "learning_rate": 1e-6, "fraction_bits": 8}))
+        assert error.value.code == "PLAN-001" and "fraction_bits" in str(error.value)
 
     def test_counts_of_rows_are_of_another_unit_and_refused(self) -> None:
         with pytest.raises(SpecError) as error:
             make_plan(study("ddml", queries=QUERIES))
         assert error.value.code == "PLAN-001"
+
+    def test_the_settings_reach_the_parameters(self) -> None:
+        settings = {"batch_size": 3, "decay": "sqrt", "fraction_bits": 18, "merge": "discard", "averaging": False, "centred": False}
+        chosen = {"n_instances": 5, "learning_rate": 0.5, "clip": 2.0, "crosses": [["age", "height"]]}
+        text = {"name": "note", "buckets": 50, "ngrams": 2}
+        made = ddml_params(
+            study(
+                "ddml",
+                feature=[*FEATURES, text],
+                label={"name": "naps", "values": ["a", "b", "c"]},
+                privacy={"epsilon": 1.2, "delta": 1e-6, "n_updates": 4},
+                ddml={**settings, **chosen},
+            )
+        )
+        assert (made.epsilon, made.delta, made.n_updates, made.size, made.unit, made.variant) == (1.2, 1e-6, 4, 10_000, "update", "plus")
+        assert all(getattr(made, key) == value for key, value in settings.items())
+        assert (made.n_instances, made.rates.learning_rate, made.rates.clip, made.crosses) == (5, 0.5, 2.0, (("age", "height"),))
+        assert made.link == "multinomial" and made.schema.texts == (Text("note", 50, 2),)
+        assert ddml_params(study("ddml", privacy={"epsilon": 1.2, "unit": "weight"}, variant="paper")).variant == "paper"
 
 
 class TestSDQ:

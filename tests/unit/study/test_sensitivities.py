@@ -20,7 +20,7 @@ ROWS = 5
 def study(protocol: str, **changes: Any) -> Study:
     """A study with three binary features."""
     tables = {
-        "ddml": {"clip": 2.0, "fraction_bits": 10},
+        "ddml": {"clip": 2.0, "learning_rate": 0.5, "fraction_bits": 10},
         "sdq": {"n_databases": 10, "depth": 2},
         "pfds": {"n_holders": 20},
     }
@@ -80,10 +80,10 @@ def test_gaussian_sums_have_the_euclidean_norm() -> None:
 
 
 def test_an_update_can_turn_around_within_its_clip() -> None:
-    clip = 2.0 * 2**10
-    assert sensitivities(study("ddml")) == [2 * clip]
-    assert sensitivities(study("ddml", privacy={"epsilon": 1.0, "unit": "weight"})) == [2 * clip]
-    assert sensitivities(study("ddml", privacy={"epsilon": 1.0, "delta": 1e-6})) == [2 * clip]
+    largest = 0.5 * 2.0 * 2**10
+    assert sensitivities(study("ddml", privacy={"epsilon": 1.0, "unit": "weight"})) == [2 * largest]
+    # Four inputs that are 0 or 1: L1 norm 4, L2 norm 2.
+    assert sensitivities(study("ddml", variant="paper")) == [2 * 2 * largest]
 
 
 def test_narrow_shares_of_gaussian_noise_are_not_priced() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from shoal.domain import Categorical, Numeric
+from shoal.domain import Categorical, Numeric, Text
 from shoal.privacy.events import Unit
 from shoal.study.explain import explain
 from shoal.study.rules import TRUSTS, default_colluders
@@ -104,6 +104,8 @@ def test_defaults_of_the_protocol_tables() -> None:
     plus, paper = Study(**document("ddml", ddml=None)).ddml, Study(**document("ddml", variant="paper")).ddml
     assert plus is not None and (plus.merge, plus.admission, plus.link) == ("blend", "signed", "logit")
     assert paper is not None and (paper.merge, paper.admission) == ("discard", "signed")
+    assert (plus.averaging, plus.centred, paper.averaging, paper.centred) == (True, True, False, False)
+    assert (plus.learning_rate, plus.clip, plus.fraction_bits, plus.batch_size, plus.decay) == (None, None, 20, 10, "none")
     number = Study(**document("ddml", label={"range": [0, 1], "values": None})).ddml
     assert number is not None and number.link == "identity"
     classes = Study(**document("ddml", label={"values": ["a", "b", "c"]})).ddml
@@ -127,6 +129,39 @@ def test_the_schema_is_what_the_protocols_use() -> None:
     assert Study(**document("pfds", label={"values": None, "range": [0, 9]})).schema().label == Numeric("naps", 0, 9, missing=False)
 
 
+def test_texts_are_read_beside_the_features() -> None:
+    schema = Study(**document("ddml", feature=[{"name": "note", "buckets": 100, "missing": False}, BASE["feature"][0]])).schema()
+    assert schema.names == ("age",) and schema.texts == (Text("note", 100, 3, missing=False),)
+
+
+def test_a_study_says_the_same_whether_or_not_the_length_of_n_grams_is_written() -> None:
+    short, long = (Study(**document("ddml", feature=[{"name": "note", "buckets": 100, **more}])) for more in ({}, {"ngrams": 3}))
+    assert short == long and short.content() == long.content() and short.feature[0].ngrams == 3
+    assert Study(**document("ddml", feature=[{"name": "note", "buckets": 100, "ngrams": 1}])).schema().texts[0].ngrams == 1
+
+
+def test_a_study_without_texts_does_not_speak_of_them() -> None:
+    assert all(not {"buckets", "ngrams"} & set(feature) for feature in Study(**document()).content()["feature"])
+
+
+def test_numbers_and_texts_may_be_crossed() -> None:
+    features = [*BASE["feature"], {"name": "note", "buckets": 100}]
+    assert found("ddml", feature=features, ddml={"crosses": [["age", "height"], ["height", "note"], ["note", "kind"]]}) == []
+
+
+def test_a_table_of_ddml_that_is_not_there_is_filled_in() -> None:
+    assert Study(**{**document("ddml"), "ddml": None}).ddml == Study(**document("ddml")).ddml
+
+
+def test_the_sentence_about_too_many_weights_gives_the_number() -> None:
+    with pytest.raises(ValidationError) as error:
+        Study(**document("ddml", label={"values": ["a", "b", "c"]}, feature=[{"name": "note", "buckets": 400_000}]))
+    [problem] = explain(error.value)
+    assert problem.what == "The model has 1,200,003 weights; at most 1,048,576 can be learned."
+    wide = [{"name": name, "values": [str(i) for i in range(2000)]} for name in ("u", "v")]
+    assert ("SPEC-021", ("ddml", "crosses")) in found("ddml", feature=wide, ddml={"crosses": [["u", "v"]]})
+
+
 def test_groups_are_numbered_by_name_whatever_their_order() -> None:
     turned = {**BASE["feature"][1], "groups": {"y": ["c"], "x": ["a", "b"]}}
     feature = Study(**document(feature=[turned])).schema().features[0]
@@ -134,6 +169,8 @@ def test_groups_are_numbered_by_name_whatever_their_order() -> None:
 
 
 FEATURE = BASE["feature"][0]
+NOTE = {"name": "note", "buckets": 100}
+QUERY = {"n_queries": 1, "epsilon_release": 1}
 
 
 @pytest.mark.parametrize(
@@ -182,7 +219,23 @@ FEATURE = BASE["feature"][0]
         ("ddml", {"ddml": {"n_instances": 200}}, "SPEC-021", ("ddml", "n_instances")),
         ("ddml", {"ddml": {"crosses": [["age", "nope"]]}}, "SPEC-021", ("ddml", "crosses", 0)),
         ("ddml", {"ddml": {"crosses": [["age", "kind"], ["age", "age"]]}}, "SPEC-021", ("ddml", "crosses", 1)),
-        ("ddml", {"ddml": {"crosses": [["age", "height"]]}}, "SPEC-021", ("ddml", "crosses", 0)),
+        ("ddml", {"ddml": {"crosses": [["age", "kind"], ["kind", "age"]]}}, "SPEC-021", ("ddml", "crosses", 1)),
+        ("ddml", {"feature": [FEATURE, {**FEATURE, "name": "b", "bins": [], "missing": False}]}, "SPEC-021", ("feature", 1, "bins")),
+        ("ddml", {"ddml": {"decay": "linear"}}, "SPEC-013", ("ddml", "decay")),
+        ("ddml", {"ddml": {"averaging": 1}}, "SPEC-012", ("ddml", "averaging")),
+        ("ddml", {"feature": [{**NOTE, "buckets": 1}]}, "SPEC-013", ("feature", 0, "buckets")),
+        ("ddml", {"feature": [{**NOTE, "ngrams": 4}]}, "SPEC-013", ("feature", 0, "ngrams")),
+        ("ddml", {"feature": [{**NOTE, "values": ["a", "b"]}]}, "SPEC-022", ("feature", 0, "name")),
+        ("ddml", {"feature": [{**NOTE, "bins": [1]}]}, "SPEC-022", ("feature", 0, "bins")),
+        ("ddml", {"feature": [{**NOTE, "groups": {"x": ["a"]}}]}, "SPEC-022", ("feature", 0, "groups")),
+        ("ddml", {"feature": [{**FEATURE, "ngrams": 3}]}, "SPEC-022", ("feature", 0, "ngrams")),
+        ("ddml", {"feature": [NOTE, {**NOTE, "buckets": 9}]}, "SCHEMA-001", ("feature", 1, "name")),
+        ("ddml", {"label": {"values": None, "buckets": 100}}, "SPEC-010", ("label", "buckets")),
+        ("ddml", {"feature": [{**NOTE, "buckets": 1 << 20}]}, "SPEC-021", ("feature",)),
+        ("ddml", {"feature": [NOTE, FEATURE], "queries": {**QUERY, "features": ["note"]}}, "SPEC-021", ("queries", "features", 0)),
+        ("anonml", {"feature": [NOTE]}, "SPEC-022", ("feature", 0, "buckets")),
+        ("sdq", {"feature": [NOTE]}, "SPEC-022", ("feature", 0, "buckets")),
+        ("pfds", {"feature": [FEATURE, NOTE]}, "SPEC-022", ("feature", 1, "buckets")),
         ("sdq", {"sdq": {"noise": "two-selected"}}, "SPEC-022", ("sdq", "noise")),
         ("sdq", {"sdq": {"max_colluders": 50}}, "SPEC-021", ("sdq", "max_colluders")),
         ("sdq", {"variant": "paper", "sdq": {"max_colluders": 100}}, "SPEC-021", ("sdq", "max_colluders")),

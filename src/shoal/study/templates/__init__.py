@@ -51,6 +51,8 @@ def example_csv(study: Study, n: int, entropy: Entropy) -> str:
     for position, feature in enumerate(schema.features):
         lean = 0.6 / (1 + position)
         columns[feature.name] = _cells(feature, lean * trait + (1 - lean) * _uniform(n, entropy), entropy)
+    for words in schema.texts:
+        columns[words.name] = _texts(trait, entropy)
     if schema.label is not None:
         columns[schema.label.name] = _cells(schema.label, 0.8 * trait + 0.2 * _uniform(n, entropy), entropy)
     text = io.StringIO()
@@ -72,6 +74,12 @@ def _cells(feature: Feature, place: npt.NDArray[np.float64], entropy: Entropy) -
         texts = [text if feature.low <= float(text) <= feature.high else repr(feature.low) for text in texts]
     gone = _uniform(place.size, entropy) < (_GAP if feature.missing else 0.0)
     return ["" if is_gone else text for text, is_gone in zip(texts, gone, strict=True)]
+
+
+def _texts(trait: npt.NDArray[np.float64], entropy: Entropy) -> list[str]:
+    """Three words to a row, of a hundred that there are; a high trait makes late ones likely."""
+    places = [(trait + _uniform(trait.size, entropy)) / 2 for _ in range(3)]
+    return [" ".join(f"word{int(100 * place)}" for place in row) for row in zip(*places, strict=True)]
 
 
 def _uniform(n: int, entropy: Entropy) -> npt.NDArray[np.float64]:
