@@ -23,9 +23,12 @@ debian() { # packages that a plain Debian or Ubuntu lacks
 "$python" -c 'import ensurepip, venv' 2>/dev/null || debian python3-venv
 [ -x "$venv/bin/python" ] && "$venv/bin/python" -c '' 2>/dev/null || "$python" -m venv --clear "$venv"
 
+# Tests start a Redis of their own; without the program they skip that store and say so.
+[ "$kind" = core ] || command -v redis-server >/dev/null || (debian redis-server) || echo "Going on without redis-server." >&2
+
 # One resolver run, pinned by constraints.txt; the extras are those whose code exists and is tested here.
 extras=
-[ "$kind" = core ] || extras="[learn,arrow,accounting,report]"
+[ "$kind" = core ] || extras="[learn,arrow,accounting,report,redis,sim]"
 groups=
 [ "$kind" = core ] || groups=$("$venv/bin/python" - <<'EOF'
 import tomllib

@@ -1,0 +1,130 @@
+"""DDML's hot path without HTTP: draw + update pairs a second in one process, on each store, with the id check on.
+
+The limit is the memory itself: a plain copy of one model, timed in the same run. ``pairs`` is by the clock on the wall, ``cpu`` the
+processor time of a pair, that of Redis included: on a busy machine only the second says much. ``copied`` is what a pair copies of models
+in this process, besides the arithmetic of a blend: the stores' docstrings count it.
+"""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.measure import Measure
+from shoal.coordinator.models import open_models
+from shoal.coordinator.serving import Judge, Serving
+from shoal.domain import Categorical, Schema, Text
+from shoal.entropy import SystemEntropy
+from shoal.protocols.ddml.params import Merge, Params
+from shoal.protocols.ddml.spam import Filter, Thresholds
+
+BENCH = "ddml-speed"
+SIZES = (387, 50_000)
+COPIES: dict[tuple[str, Merge], int] = {
+    ("memory", "blend"): 1,
+    ("memory", "discard"): 0,
+    ("sqlite", "blend"): 8,
+    ("sqlite", "discard"): 5,
+    ("redis", "blend"): 9,
+    ("redis", "discard"): 5,
+    ("redis-aof", "blend"): 9,
+    ("redis-aof", "discard"): 5,
+}
+"""Models that a pair copies in this process."""
+_SECONDS, _REPEATS, _BODIES = 0.5, 3, 7
+_INFINITE = float("inf")
+
+
+def measures() -> Iterator[Measure]:
+    """Every store, merge and size; the filter's cost on the store that has the least of its own."""
+    for p in SIZES:
+        limit = 1 / _copy_seconds(4 * p)
+        yield Measure(BENCH, f"copies_{p}", limit, "1/s", "higher")
+        for store, merge in COPIES:
+            if store.startswith("redis") and shutil.which("redis-server") is None:
+                continue
+            params = params_of(p, merge)
+            yield from _figures(f"{p}_{store}_{merge}", limit, *_serve(params, store, None))
+            yield Measure(BENCH, f"copied_{p}_{store}_{merge}", COPIES[store, merge] * 4 * p / 1e3, "kB", "lower")
+            if store == "memory":
+                judge = Filter(params, Thresholds(_INFINITE, _INFINITE))
+                yield from _figures(f"{p}_{store}_{merge}_filtered", limit, *_serve(params, store, judge))
+
+
+def _figures(name: str, limit: float, pairs: float, cpu: float) -> Iterator[Measure]:
+    yield Measure(BENCH, f"pairs_{name}", pairs, "1/s", "higher")
+    yield Measure(BENCH, f"cpu_{name}", 1e6 * cpu, "us", "lower", peer="plain copy of a model", ratio=cpu * limit)
+
+
+def params_of(p: int, merge: Merge) -> Params:
+    """A study of p weights, with epochs so long that none ends."""
+    schema = Schema([], label=Categorical("opened", ["no", "yes"]), texts=[Text("query", buckets=p - 1)])
+    return Params(schema, epsilon=4.0, size=1 << 30, merge=merge)
+
+
+def _serve(params: Params, store: str, judge: Judge | None) -> tuple[float, float]:
+    """Pairs a second, and processor seconds of a pair: the best of a few rounds, and for Redis the mean of all."""
+    elsewhere = _cpu_elsewhere()
+    with _address(store) as address, open_models(address) as models:
+        entropy = SystemEntropy()
+        serving = Serving(params, "5" * 64, models, judge, entropy)
+        # Not what was drawn: SQLite does not write pages that stay the same.
+        bodies = [(entropy.words(params.n_weights, np.uint32) >> np.uint32(8)).astype("<i4").tobytes() for _ in range(_BODIES)]
+        rounds = [_round(serving, entropy, bodies) for _ in range(_REPEATS)]
+    n_pairs = sum(n for n, _, _ in rounds)
+    return max(n / wall for n, wall, _ in rounds), min(cpu / n for n, _, cpu in rounds) + (_cpu_elsewhere() - elsewhere) / n_pairs
+
+
+def _round(serving: Serving, entropy: SystemEntropy, bodies: list[bytes]) -> tuple[int, float, float]:
+    start, cpu, n = time.perf_counter(), time.process_time(), 0
+    while (wall := time.perf_counter() - start) < _SECONDS:
+        epoch, _ = serving.draw()
+        if serving.update(entropy.bytes(16), epoch, bodies[n % _BODIES]) != "merged":
+            raise RuntimeError("an update of the benchmark was not merged")
+        n += 1
+    return n, wall, time.process_time() - cpu
+
+
+def _cpu_elsewhere() -> float:
+    """Processor seconds of the processes that were started here and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _copy_seconds(n_bytes: int) -> float:
+    source, best = bytearray(n_bytes), float("inf")
+    for _ in range(20):
+        start = time.perf_counter()
+        for _ in range(100):
+            bytes(source)
+        best = min(best, (time.perf_counter() - start) / 100)
+    return best
+
+
+@contextmanager
+def _address(store: str) -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder, _redis(store, Path(folder)) if "redis" in store else nullcontext():
+        yield {"memory": "memory:", "sqlite": f"sqlite:{folder}/models.db"}.get(store, f"unix://{folder}/socket")
+
+
+@contextmanager
+def _redis(store: str, folder: Path) -> Iterator[None]:
+    """A Redis of the benchmark's own; ``-aof`` keeps an append-only file, on the disk within a second."""
+    kept = ["--appendonly", "yes", "--appendfsync", "everysec"] if store.endswith("aof") else []
+    command = ["redis-server", "--port", "0", "--dir", str(folder), "--unixsocket", str(folder / "socket"), "--save", "", *kept]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            if not any("eady to accept connections" in line for line in process.stdout):
+                raise RuntimeError("redis-server did not start")
+            yield
+        finally:
+            process.kill()

@@ -1,0 +1,258 @@
+"""Processes that race or are killed, and a Redis that is: models stay whole, and each update is in or not, once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+
+from e2e import model_store_child
+from e2e.model_store_child import ALIKE, PARAMS, STUDY, K, P, model, name
+from model_stores import SHARED, RedisProcess, address_of, redis_process
+from shoal.coordinator.models import open_models
+from shoal.coordinator.models.base import ModelStore
+from shoal.entropy import SeededEntropy
+from shoal.protocols.ddml.merging import merged
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["shoal.coordinator.serving", "shoal.coordinator.models.sqlite", "redis"])
+
+
+@contextmanager
+def child(work: Callable[..., None], *arguments: object) -> Iterator[tuple[Connection, Callable[[], None]]]:
+    """A process of its own at the other end of a link, and the way to kill it with SIGKILL; it is gone in any case at the end."""
+    here, there = PROCESSES.Pipe()
+    process = PROCESSES.Process(target=work, args=(*arguments, there), daemon=True)
+    process.start()
+    there.close()
+
+    def kill() -> None:
+        process.kill()
+        process.join()
+
+    try:
+        yield here, kill
+    finally:
+        kill()
+        process.close()
+        here.close()
+
+
+def at_once(address: str, arguments: list[tuple[object, ...]], work: Callable[..., None]) -> list[int]:
+    """What processes that begin at the same moment answer."""
+    with ExitStack() as stack:
+        links = [stack.enter_context(child(work, address, *each))[0] for each in arguments]
+        assert [link.recv() for link in links] == ["ready"] * len(links)
+        for link in links:
+            link.send("go")
+        return [link.recv() for link in links]
+
+
+@pytest.mark.parametrize("kind", SHARED)
+@pytest.mark.parametrize("part", [0.01, 1.0])
+def test_every_update_is_merged_once_by_four_processes(kind: str, part: float, tmp_path: Path) -> None:
+    n = 300
+    with address_of(kind, tmp_path) as address, open_models(address) as store:
+        store.create(STUDY, np.zeros((K, P), np.int32))
+        counts = at_once(address, [(seed, n, part) for seed in range(4)], model_store_child.merge_the_same)
+        assert sum(counts) == n
+        assert sum(count > 0 for count in counts) >= 2
+        assert store.n_merged(STUDY) == n
+        expected = np.zeros(P, np.int32)
+        for _ in range(n // K):
+            expected = merged(expected, np.frombuffer(model(ALIKE), "<i4"), part)
+        assert store.all_instances(STUDY).tolist() == [expected.tolist()] * K
+        assert {store.merge(STUDY, 0, name(i), 0, model(-1), part) for i in range(n)} == {("repeated", n)}
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_several_processes_serve_one_study(kind: str, tmp_path: Path) -> None:
+    """They begin it together, count together, and fold one average."""
+    with address_of(kind, tmp_path) as address:
+        counts = at_once(address, [(400,)] * 3, model_store_child.serve)
+        with open_models(address) as store:
+            assert counts == [400] * 3
+            assert store.n_merged(STUDY) == 1200
+            assert store.refusals(STUDY) == {}
+            average = store.average(STUDY)
+            assert average is not None
+            assert 0.5 * 1200 / PARAMS.n_instances <= average.n_folds <= 1200 / PARAMS.n_instances
+
+
+def test_processes_that_start_at_once_make_one_file(tmp_path: Path) -> None:
+    address = f"sqlite:{tmp_path / 'models.db'}"
+    assert at_once(address, [(2,)] * 4, model_store_child.serve) == [2] * 4
+    assert [path.name for path in tmp_path.iterdir()] == ["models.db"]
+
+
+class Rounds:
+    """Keeps account of updates across kills: what the instances must be, given which updates are in."""
+
+    def __init__(self, part: float) -> None:
+        self.part = part
+        self.n_merged = 0
+        self.next = 0
+        self.expected = np.zeros((K, P), np.int32)
+
+    def check(self, store: ModelStore, reports: list[tuple[str, int]]) -> None:
+        """After a crash: an acknowledged update is in; one that was asked for is wholly in or not at all; then all are sent again."""
+        asked = [i for what, i in reports if what == "asked"]
+        acknowledged = {i for what, i in reports if what == "merged"}
+        assert {what for what, _ in reports} <= {"asked", "merged"}
+        n_merged, instances = store.n_merged(STUDY), store.all_instances(STUDY)
+        known = [i for i in asked if i in acknowledged or i < max(acknowledged, default=-1)]
+        if n_merged - self.n_merged > len(known):
+            known = asked[: len(known) + 1]
+        assert n_merged - self.n_merged == len(known)
+        self._apply(known)
+        assert instances.tolist() == self.expected.tolist()
+        for i in asked:
+            outcome = store.merge(STUDY, i % K, name(i), 0, model(i), self.part).outcome
+            assert outcome == ("repeated" if i in known else "merged")
+        self._apply(asked[len(known) :])
+        assert store.all_instances(STUDY).tolist() == self.expected.tolist()
+        self.next = max(asked, default=self.next - 1) + 1
+        self.n_merged = store.n_merged(STUDY)
+
+    def _apply(self, updates: list[int]) -> None:
+        for i in updates:
+            self.expected[i % K] = merged(self.expected[i % K], np.frombuffer(model(i), "<i4"), self.part)
+
+
+def run_and_kill(address: str, rounds: Rounds, entropy: SeededEntropy, kill_what: Callable[[], None] | None) -> list[tuple[str, int]]:
+    """Let a process merge, kill it (or what it talks to, and then it) at some moment, and return what it had reported by then."""
+    with child(model_store_child.merge_without_end, address, rounds.next, rounds.part) as (link, kill):
+        reports = [link.recv() for _ in range(1 + entropy.below(40))]
+        for _ in range(entropy.below(4000)):
+            os.getppid()  # a little time of no fixed length: the kill is to fall inside of a step
+        if kill_what is not None:
+            kill_what()
+        kill()
+        with suppress(EOFError):
+            while True:
+                reports.append(link.recv())
+    return reports
+
+
+def kill_writers(kind: str, part: float, folder: Path, entropy: SeededEntropy, n_kills: int) -> None:
+    rounds = Rounds(part)
+    with address_of(kind, folder) as address:
+        for _ in range(n_kills):
+            with open_models(address) as store:
+                store.create(STUDY, np.zeros((K, P), np.int32))
+            # Nobody else has the file open when the process dies, so that what it leaves is found by the next one.
+            reports = run_and_kill(address, rounds, entropy, None)
+            with open_models(address) as store:
+                rounds.check(store, reports)
+    assert rounds.n_merged >= n_kills
+
+
+@pytest.mark.parametrize("kind", SHARED)
+@pytest.mark.parametrize("part", [0.5, 1.0])
+def test_writers_killed_at_random_moments(kind: str, part: float, tmp_path: Path, entropy: SeededEntropy) -> None:
+    kill_writers(kind, part, tmp_path, entropy, 12 if kind == "sqlite" else 5)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", SHARED)
+@pytest.mark.parametrize("part", [0.5, 1.0])
+def test_writers_killed_at_length(kind: str, part: float, tmp_path: Path, entropy: SeededEntropy) -> None:
+    kill_writers(kind, part, tmp_path, entropy, 150)
+
+
+def kill_redis(part: float, entropy: SeededEntropy, n_kills: int) -> None:
+    rounds = Rounds(part)
+    with redis_process("--appendonly", "yes", "--appendfsync", "always") as process:
+        for _ in range(n_kills):
+            with open_models(process.url) as store:
+                store.create(STUDY, np.zeros((K, P), np.int32))
+                store.scrub()
+            reports = run_and_kill(process.url, rounds, entropy, process.kill)
+            process.start()
+            with open_models(process.url) as store:
+                rounds.check(store, reports)
+    assert rounds.n_merged >= n_kills
+
+
+@pytest.mark.parametrize("part", [0.5, 1.0])
+def test_redis_killed_at_random_moments(part: float, entropy: SeededEntropy) -> None:
+    kill_redis(part, entropy, 6)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", [0.5, 1.0])
+def test_redis_killed_at_length(part: float, entropy: SeededEntropy) -> None:
+    kill_redis(part, entropy, 100)
+
+
+def test_scrubbing_has_the_append_only_file_rewritten() -> None:
+    with redis_process("--appendonly", "yes") as process, open_models(process.url) as store:
+        store.create(STUDY, np.zeros((1, P), np.int32))
+        for i in range(5):
+            store.merge(STUDY, 0, name(i), 0, model(0x51A90000 + i), 1.0)
+        folder = Path(process.url.removeprefix("unix://")).with_name("appendonlydir")
+
+        def versions() -> list[bool]:
+            left = b""
+            for file in folder.iterdir():
+                with suppress(FileNotFoundError):  # Redis deletes what it has rewritten
+                    left += file.read_bytes()
+            return [model(0x51A90000 + i) in left for i in range(5)]
+
+        assert versions() == [True] * 5
+        store.scrub()
+        # Redis does it beside its work; each look asks it something, and so waits for it a little.
+        assert any(versions()[:4] == [False] * 4 for _ in range(20_000) if store.n_merged(STUDY))
+        assert store.draw(STUDY, 0) == (5, model(0x51A90004))
+
+
+@contextmanager
+def answers_lost(process: RedisProcess, path: Path) -> Iterator[list[bytes]]:
+    """A socket in front of Redis that breaks the connection, once, when the first merge was done and before it is answered."""
+    lost: list[bytes] = []
+
+    def relay(near: socket.socket) -> None:
+        with near, socket.socket(socket.AF_UNIX) as far:
+            far.connect(process.url.removeprefix("unix://"))
+            while request := near.recv(1 << 20):
+                far.sendall(request)
+                answer = far.recv(1 << 20)
+                if b"EVALSHA" in request and b"merged" in answer and not lost:
+                    lost.append(answer)
+                    return
+                near.sendall(answer)
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = front.accept()
+                Thread(target=relay, args=(near,), daemon=True).start()
+
+    with socket.socket(socket.AF_UNIX) as front:
+        front.bind(str(path))
+        front.listen()
+        thread = Thread(target=accept, daemon=True)
+        thread.start()
+        yield lost
+        front.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.mark.parametrize("part", [0.5, 1.0])
+def test_a_lost_answer_does_not_merge_twice(part: float) -> None:
+    with redis_process() as process, open_models(process.url) as direct:
+        direct.create(STUDY, np.zeros((1, 4), np.int32))
+        front = Path(process.url.removeprefix("unix://")).with_name("front")
+        with answers_lost(process, front) as lost, open_models(f"unix://{front}") as store:
+            outcome = store.merge(STUDY, 0, name(1), 0, np.full(4, 8, "<i4").tobytes(), part)
+        assert len(lost) == 1
+        assert outcome == ("repeated", 1)
+        assert direct.all_instances(STUDY).tolist() == [[8 * part] * 4]

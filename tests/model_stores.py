@@ -1,0 +1,61 @@
+"""Every store of model instances, for the suites that run against all of them: made in a directory of the test's own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+KINDS = ("memory", "sqlite", "redis")
+SHARED = ("sqlite", "redis")
+"""Those that several processes can open."""
+
+
+class RedisProcess:
+    """A Redis of the test's own on a socket in a directory, and the way to kill it and to start it again on the same files."""
+
+    def __init__(self, folder: Path, *settings: str) -> None:
+        path = str(folder / "socket")
+        self._command = ["redis-server", "--port", "0", "--dir", str(folder), "--unixsocket", path, "--save", "", *settings]
+        self.url = f"unix://{path}"
+        self.start()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        if not any("eady to accept connections" in line for line in self._process.stdout):
+            raise RuntimeError("redis-server did not start")
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+@contextmanager
+def redis_process(*settings: str) -> Iterator[RedisProcess]:
+    if shutil.which("redis-server") is None:
+        pytest.skip("redis-server is not installed (Debian: apt-get install redis-server)")
+    # Not under tmp_path: the path of a socket has at most 107 characters.
+    with tempfile.TemporaryDirectory(prefix="shoal-redis-") as folder:
+        process = RedisProcess(Path(folder), *settings)
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def address_of(kind: str, folder: Path) -> Iterator[str]:
+    """The address of a new, empty store."""
+    if kind == "redis":
+        with redis_process() as process:
+            yield process.url
+    else:
+        yield {"memory": "memory:", "sqlite": f"sqlite:{folder / 'models.db'}"}[kind]

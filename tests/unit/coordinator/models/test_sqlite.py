@@ -1,0 +1,161 @@
+"""The SQLite store as a file: what it refuses to open, who waits for whom, and what stays on the disk."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shoal.coordinator.models import sqlite
+from shoal.coordinator.models.sqlite import SqliteModels
+from shoal.errors import StoreError
+
+STUDY = "5" * 64
+K, P = 2, 5_000
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "models.db"
+
+
+def begun(path: Path) -> SqliteModels:
+    store = SqliteModels(path)
+    store.create(STUDY, np.zeros((K, P), np.int32))
+    return store
+
+
+def model(value: int) -> bytes:
+    return np.full(P, value, "<i4").tobytes()
+
+
+def name(i: int) -> bytes:
+    return b"id of %10d" % i
+
+
+def on_disk(path: Path) -> bytes:
+    """All that the store has in its directory."""
+    return b"".join(file.read_bytes() for file in sorted(path.parent.iterdir()))
+
+
+def log_of(path: Path) -> Path:
+    return path.with_name("models.db-wal")
+
+
+def test_a_store_is_opened_again(path: Path) -> None:
+    with begun(path) as store:
+        store.merge(STUDY, 1, name(1), 0, model(7), 1.0)
+    with SqliteModels(str(path)) as store:
+        assert store.shape(STUDY) == (K, P)
+        assert store.draw(STUDY, 1) == (1, model(7))
+        assert store.merge(STUDY, 1, name(1), 0, model(7), 1.0).outcome == "repeated"
+    assert [file.name for file in path.parent.iterdir()] == ["models.db"]
+
+
+def test_only_its_owner_reads_it(path: Path) -> None:
+    with begun(path) as store:
+        store.merge(STUDY, 0, name(1), 0, model(7), 1.0)
+        assert {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()} == {0o600}
+
+
+def test_what_is_not_a_store(path: Path) -> None:
+    path.write_text("not a database, and longer than the header of one: " * 20)
+    with pytest.raises(StoreError, match=r"STORE-003.*not a store"):
+        SqliteModels(path)
+    path.unlink()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE study (k)")
+    with pytest.raises(StoreError, match=r"STORE-003.*not a store"):
+        SqliteModels(path)
+
+
+def test_a_newer_version(path: Path) -> None:
+    begun(path).close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version = 99")
+    with pytest.raises(StoreError, match=r"STORE-003.*version 99; this shoal reads version 1"):
+        SqliteModels(path)
+
+
+def test_no_place_for_it(path: Path) -> None:
+    with pytest.raises(StoreError, match="STORE-001"):
+        SqliteModels(path / "below" / "models.db")
+    with pytest.raises(StoreError, match="STORE-001"):
+        SqliteModels(path.parent)
+
+
+def test_a_reader_never_waits_for_a_writer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "_BUSY_SECONDS", 0.0)
+    with begun(path) as store, closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("UPDATE instance SET weights = ?", (model(66),))
+        assert store.draw(STUDY, 0) == (0, model(0))
+        assert (store.all_instances(STUDY) == 0).all()
+        store.scrub()
+        with pytest.raises(StoreError, match=r"STORE-001.*SQLITE_BUSY"):
+            store.merge(STUDY, 0, name(1), 0, model(7), 1.0)
+        writer.execute("COMMIT")
+        assert store.draw(STUDY, 0) == (0, model(66))
+        assert store.merge(STUDY, 0, name(1), 0, model(7), 1.0).outcome == "merged"
+
+
+def test_a_reader_never_makes_a_writer_wait(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "_BUSY_SECONDS", 0.0)
+    with begun(path) as store, closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        before = reader.execute("SELECT weights FROM instance").fetchall()
+        for i in range(200):
+            store.merge(STUDY, 0, name(i), 0, model(i), 1.0)
+        store.scrub()
+        assert reader.execute("SELECT weights FROM instance").fetchall() == before
+        reader.execute("ROLLBACK")
+    assert not log_of(path).exists()
+
+
+@pytest.mark.parametrize("part", [0.5, 1.0])
+def test_scrubbing_leaves_the_instances_of_the_moment_alone(path: Path, part: float) -> None:
+    marks = [0x51A90000 + i for i in range(8)]
+    with begun(path) as store:
+        versions = []
+        for i, mark in enumerate(marks):
+            store.merge(STUDY, 0, name(i), 0, model(mark), part)
+            versions.append(store.draw(STUDY, 0).weights[:400])
+        assert all(version in log_of(path).read_bytes() for version in versions)
+        store.scrub()
+        assert log_of(path).stat().st_size == 0
+        left = on_disk(path)
+        assert [version in left for version in versions] == [False] * 7 + [True]
+
+
+def test_forgotten_names_leave_the_disk(path: Path) -> None:
+    with begun(path) as store:
+        for i in range(600):
+            store.merge(STUDY, 0, name(i), i // 200, model(i), 1.0)
+        store.forget(STUDY, 2)
+        store.scrub()
+        left = on_disk(path)
+        assert not any(name(i) in left for i in range(400))
+        assert all(name(i) in left for i in range(400, 600))
+
+
+def test_the_log_stays_short_by_itself(path: Path) -> None:
+    page, frame = 4096, 4096 + 24
+    lengths = []
+    with begun(path) as store:
+        for i in range(500):
+            store.merge(STUDY, i % K, name(i), 0, model(1_000_000 + i), 1.0)
+            lengths.append(log_of(path).stat().st_size)
+        one_merge = (P * 4 // page + 10) * frame
+        assert 2 * sqlite._LOG_PAGES * frame < 500 * P * 4
+        assert max(lengths) <= sqlite._LOG_PAGES * frame + one_merge
+        # Nothing is left of a round of the log when the next has begun: it is cut, not overwritten bit by bit.
+        after_cuts = [later for earlier, later in pairwise(lengths) if later < earlier]
+        assert len(after_cuts) >= 2
+        assert max(after_cuts) <= one_merge
+        left = on_disk(path)
+        assert not any(model(1_000_000 + i)[:400] in left for i in range(200))

@@ -1,0 +1,237 @@
+"""Draw and update: what is refused, what is merged, and what is done every so many updates."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from shoal.coordinator.models.base import Floats
+from shoal.coordinator.models.memory import MemoryModels
+from shoal.coordinator.serving import Serving, centre_and_spread
+from shoal.domain import Categorical, Numeric, Schema
+from shoal.entropy import SeededEntropy
+from shoal.errors import StoreError
+from shoal.protocols.ddml.averaging import fold
+from shoal.protocols.ddml.judging import WINDOW
+from shoal.protocols.ddml.merging import LIMIT, Weights, part_of, steady_variance
+from shoal.protocols.ddml.params import Merge, Params
+from shoal.protocols.ddml.spam import Filter, Thresholds
+from shoal.protocols.ddml.step import make_step
+
+STUDY = "5" * 64
+SCHEMA = Schema([Numeric("age", 0, 100, missing=False), Numeric("hours", 0, 99)], label=Categorical("ill", ["no", "yes"]))
+K, P = 5, 4
+
+
+def params_of(*, merge: Merge = "blend", averaging: bool = True, n_instances: int = K) -> Params:
+    return Params(SCHEMA, epsilon=4.0, size=1_000, n_instances=n_instances, merge=merge, averaging=averaging)
+
+
+@pytest.fixture
+def store() -> MemoryModels:
+    return MemoryModels()
+
+
+@pytest.fixture
+def serving(store: MemoryModels, entropy: SeededEntropy) -> Serving:
+    return Serving(params_of(), STUDY, store, None, entropy)
+
+
+def near(weights: bytes, entropy: SeededEntropy) -> bytes:
+    step = entropy.below_many(2001, P) - 1000
+    return (np.frombuffer(weights, "<i4") + step).astype("<i4").tobytes()
+
+
+def send(serving: Serving, entropy: SeededEntropy, n: int) -> None:
+    for _ in range(n):
+        epoch, weights = serving.draw()
+        assert serving.update(entropy.bytes(16), epoch, near(weights, entropy)) == "merged"
+
+
+def test_a_study_begins_with_the_spread_that_will_remain(entropy: SeededEntropy) -> None:
+    store, params = MemoryModels(), params_of(merge="discard", n_instances=400)
+    Serving(params, STUDY, store, None, entropy)
+    variance = steady_variance(400, 1.0) * make_step(params).deviation ** 2
+    instances = store.all_instances(STUDY)
+    assert instances.shape == (400, P)
+    assert instances.var() == pytest.approx(variance, rel=0.3)
+
+
+def test_a_study_that_has_begun_goes_on(serving: Serving, store: MemoryModels, entropy: SeededEntropy) -> None:
+    send(serving, entropy, 7)
+    before = store.all_instances(STUDY).tolist()
+    again = Serving(params_of(), STUDY, store, None, entropy)
+    assert (store.all_instances(STUDY).tolist(), store.n_merged(STUDY)) == (before, 7)
+    send(again, entropy, 1)
+    assert store.n_merged(STUDY) == 8
+
+
+def test_the_store_of_another_study_is_refused(serving: Serving, store: MemoryModels, entropy: SeededEntropy) -> None:
+    with pytest.raises(StoreError, match=r"5 instances of 4 weights.*not 6 of 4"):
+        Serving(params_of(n_instances=K + 1), STUDY, store, None, entropy)
+
+
+def test_all_instances_are_drawn_and_merged_into(entropy: SeededEntropy) -> None:
+    store = MemoryModels()
+    store.create(STUDY, np.repeat(np.arange(K, dtype=np.int32), P).reshape(K, P))
+    serving = Serving(params_of(merge="discard"), STUDY, store, None, entropy)
+    assert {np.frombuffer(serving.draw()[1], "<i4")[0] for _ in range(200)} == set(range(K))
+    for i in range(200):
+        serving.update(i.to_bytes(16, "big"), 0, np.full(P, 100, "<i4").tobytes())
+    assert (store.all_instances(STUDY) == 100).all()
+
+
+@pytest.mark.parametrize("merge", ["blend", "discard"])
+def test_an_update_moves_one_instance_by_its_part(merge: Merge, entropy: SeededEntropy) -> None:
+    store = MemoryModels()
+    serving = Serving(params_of(merge=merge), STUDY, store, None, entropy)
+    before = store.all_instances(STUDY)
+    assert serving.update(bytes(16), 0, np.full(P, 10**6, "<i4").tobytes()) == "merged"
+    after = store.all_instances(STUDY)
+    (slot,) = np.flatnonzero((before != after).any(axis=1))
+    moved = (after[slot] - before[slot]) / (10**6 - before[slot])
+    assert moved == pytest.approx([part_of(merge)] * P, rel=1e-4)
+
+
+def test_a_replacement_is_handed_out_without_a_copy(entropy: SeededEntropy) -> None:
+    serving = Serving(params_of(merge="discard", n_instances=1), STUDY, MemoryModels(), None, entropy)
+    body = np.arange(P, dtype="<i4").tobytes()
+    serving.update(bytes(16), 0, body)
+    assert serving.draw()[1] is body
+
+
+def test_a_repeated_update_counts_once(serving: Serving, store: MemoryModels) -> None:
+    body = bytes(4 * P)
+    assert [serving.update(bytes(16), 0, body) for _ in range(3)] == ["merged", "repeated", "repeated"]
+    assert (store.n_merged(STUDY), store.refusals(STUDY)) == (1, {})
+
+
+def test_what_has_the_wrong_form_is_refused_and_counted(serving: Serving, store: MemoryModels) -> None:
+    fine, least = bytes(4 * P), np.array([0, -LIMIT - 1, 0, 0], "<i4")
+    before = store.all_instances(STUDY).tolist()
+    for id_, epoch, body, reason in [
+        (bytes(15), 0, fine, "size"),
+        (bytes(17), 0, fine, "size"),
+        (bytes(16), 0, fine[:-4], "size"),
+        (bytes(16), 0, fine + bytes(4), "size"),
+        (bytes(16), 0, b"", "size"),
+        (bytes(16), 0, least.tobytes(), "range"),
+        (bytes(16), 1, fine, "early"),
+        (bytes(16), -1, fine, "stale"),
+    ]:
+        assert serving.update(id_, epoch, body) == reason
+    assert store.refusals(STUDY) == {"size": 5, "range": 1, "early": 1, "stale": 1}
+    assert (store.all_instances(STUDY).tolist(), store.n_merged(STUDY)) == (before, 0)
+    assert serving.update(bytes(16), 0, (least + np.array([0, 1, 0, 0], "<i4")).tobytes()) == "merged"
+
+
+def test_an_update_is_stale_after_the_window_and_its_name_forgotten(serving: Serving, store: MemoryModels, entropy: SeededEntropy) -> None:
+    length = serving.params.epoch_updates
+    first, body = bytes(16), bytes(4 * P)
+    serving.update(first, 0, body)
+    send(serving, entropy, length * (WINDOW + 1) - 2)
+    assert serving.draw()[0] == WINDOW
+    assert serving.update(first, 0, body) == "repeated"
+    send(serving, entropy, 1)
+    assert serving.draw()[0] == WINDOW + 1
+    assert serving.update(first, 0, body) == "stale"
+    assert serving.update(b"never seen befor", 0, body) == "stale"
+    # The store itself knows, so that a process that has looked away for long merges it neither.
+    assert store.merge(STUDY, 0, first, 0, body, 0.1).outcome == "stale"
+    assert store.merge(STUDY, 0, b"never seen befor", 1, body, 0.1).outcome == "merged"
+
+
+def test_a_process_that_has_not_looked_for_long(store: MemoryModels, entropy: SeededEntropy) -> None:
+    """It takes an update of an epoch that it has not noticed, and refuses one that the others have forgotten."""
+    ahead, behind = (Serving(params_of(), STUDY, store, None, entropy) for _ in range(2))
+    send(ahead, entropy, ahead.params.epoch_updates)
+    assert ahead.draw()[0] == 1
+    assert behind.update(b"16 random bytes!", 1, bytes(4 * P)) == "merged"
+    late = Serving(params_of(), STUDY, store, None, entropy)
+    store.forget(STUDY, 1)
+    assert late.update(b"another 16 bytes", 0, bytes(4 * P)) == "stale"
+    assert store.refusals(STUDY) == {"stale": 1}
+
+
+class Watcher:
+    """Accepts all, and notes what it is shown."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Floats, Floats, int]] = []
+
+    def judge(self, weights: Weights, centre: Floats, spread: Floats, epoch: int) -> str | None:
+        self.seen.append((centre, spread, epoch))
+        return None
+
+
+@pytest.mark.parametrize("averaging", [True, False])
+def test_the_filter_is_shown_instances_of_at_most_k_updates_ago(averaging: bool, entropy: SeededEntropy) -> None:
+    store, watcher = MemoryModels(), Watcher()
+    serving = Serving(params_of(averaging=averaging), STUDY, store, watcher, entropy)
+    history = []
+    for _ in range(4 * K):
+        history.append(store.all_instances(STUDY))
+        send(serving, entropy, 1)
+    for i, (centre, spread, epoch) in enumerate(watcher.seen):
+        then = history[i // K * K]
+        assert centre == pytest.approx(then.mean(axis=0))
+        assert spread == pytest.approx(then.std(axis=0, ddof=1))
+        assert epoch == 0
+    assert len({id(centre) for centre, _, _ in watcher.seen}) == 4
+
+
+def test_another_process_looks_again_after_k_updates_of_all(store: MemoryModels, entropy: SeededEntropy) -> None:
+    watcher = Watcher()
+    watching, other = Serving(params_of(), STUDY, store, watcher, entropy), Serving(params_of(), STUDY, store, None, entropy)
+    send(other, entropy, K + 1)
+    send(watching, entropy, 1)
+    now = store.all_instances(STUDY).mean(axis=0)
+    send(watching, entropy, 1)
+    assert watcher.seen[1][0] == pytest.approx(now)
+
+
+def test_spam_is_refused_by_its_reason(store: MemoryModels, entropy: SeededEntropy) -> None:
+    params = params_of()
+    serving = Serving(params, STUDY, store, Filter(params, Thresholds(8.0, 4.0)), entropy)
+    epoch, weights = serving.draw()
+    reason = serving.update(bytes(16), epoch, np.full(P, 1 << 30, "<i4").tobytes())
+    assert "further from the instances" in reason
+    assert store.refusals(STUDY) == {reason: 1}
+    assert store.n_merged(STUDY) == 0
+    assert serving.update(bytes(16), epoch, weights) == "merged"
+
+
+def test_the_model_is_the_average_of_every_kth_mean(serving: Serving, store: MemoryModels, entropy: SeededEntropy) -> None:
+    grid = 2.0**-serving.params.fraction_bits
+    assert serving.weights() == pytest.approx(store.all_instances(STUDY).mean(axis=0).reshape(1, P) * grid)
+    expected = np.zeros(P)
+    for n in range(1, 9):
+        send(serving, entropy, K - 1)
+        before = serving.weights()
+        send(serving, entropy, 1)
+        expected = fold(expected, store.all_instances(STUDY).mean(axis=0), n)
+        assert serving.weights() == pytest.approx(expected.reshape(1, P) * grid)
+        assert serving.weights().tolist() != before.tolist()
+    kept = store.average(STUDY)
+    assert kept is not None
+    assert kept.n_folds == 8
+
+
+def test_without_averaging_the_model_is_the_mean(store: MemoryModels, entropy: SeededEntropy) -> None:
+    serving = Serving(params_of(averaging=False), STUDY, store, None, entropy)
+    send(serving, entropy, 3 * K)
+    assert store.average(STUDY) is None
+    assert serving.weights() == pytest.approx(store.all_instances(STUDY).mean(axis=0).reshape(1, P) * 2.0**-20)
+
+
+def test_a_body_in_a_buffer(serving: Serving, store: MemoryModels) -> None:
+    buffer = bytearray(np.full(P, 77, "<i4").tobytes())
+    assert serving.update(bytes(16), 0, memoryview(buffer)) == "merged"
+
+
+@pytest.mark.parametrize("k", [1, 2, 20])
+def test_centre_and_spread(k: int, entropy: SeededEntropy) -> None:
+    instances = entropy.words(k * 50, np.uint32).view(np.int32).reshape(k, 50)
+    centre, spread = centre_and_spread(instances)
+    assert centre == pytest.approx(instances.mean(axis=0))
+    assert spread == pytest.approx(instances.std(axis=0, ddof=1) if k > 1 else np.zeros(50))
