@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -24,6 +24,7 @@ from shoal.messages.codec import encode
 from shoal.protocols.anonml.assignment import below, combination_of, part_of, thresholds, words_of
 from shoal.protocols.anonml.messages import Answer, Ask, Publication
 from shoal.protocols.anonml.partitions import feature_subsets
+from shoal.protocols.ddml.messages import Draw, Instance, Update
 from shoal.study.load import parse
 from shoal.study.manifest import Manifest
 from shoal.study.templates import PROTOCOLS, study_text
@@ -338,10 +339,6 @@ def anonml() -> dict[str, Any]:
         "a negative level": ("anonml.ask", {"phase": 0, "publication": {**shown, "levels": [[-1]]}}, "MSG-005"),
         "no publication": ("anonml.ask", {"phase": 0, "publication": None}, "MSG-005"),
     }
-    refused = []
-    for name, (kind, wrong, code) in bad.items():
-        envelope = {"type": kind, "version": 1, "study": STUDY, "body": wrong}
-        refused.append({"name": name, "hex": cbor2.dumps(envelope, canonical=True).hex(), "code": code})
     return {
         "study": STUDY.hex(),
         "weights": [[str(weight) for weight in weights] for weights in WEIGHTS],
@@ -349,17 +346,57 @@ def anonml() -> dict[str, Any]:
         "combinations": COMBINATIONS,
         "tickets": tickets,
         "feature_subsets": subsets,
-        "read": [
-            {
-                "type": message.type_name,
-                "hex": encode(message).hex(),
-                "body": tagged(message.model_dump(exclude={"study"})),
-                "submission": None if message.submission is None else message.submission.hex(),
-            }
-            for message in good
-        ],
-        "refused": refused,
+        "read": read(good),
+        "refused": refused(bad),
     }
+
+
+def ddml() -> dict[str, Any]:
+    """DDML: its messages."""
+    weights = Array.of(np.array([0, 1, -1, 2**31 - 1, -(2**31) + 1], np.int32))
+    draw = Draw(study=STUDY, id=bytes(range(16)))
+    instance = Instance(study=STUDY, draw=draw.id, epoch=0, weights=weights)
+    update = Update(study=STUDY, id=bytes([255]) * 16, epoch=1000, weights=weights)
+    body = update.model_dump(exclude={"study"})
+    bad: dict[str, tuple[str, dict[str, object], str]] = {
+        "a draw with an id of 15 bytes": ("ddml.draw", {"id": bytes(15)}, "MSG-005"),
+        "a draw without an id": ("ddml.draw", {}, "MSG-005"),
+        "a draw that names its sender": ("ddml.draw", {"id": bytes(16), "sender": "peer-1"}, "MSG-005"),
+        "an instance for no draw": ("ddml.instance", {"draw": None, "epoch": 0, "weights": body["weights"]}, "MSG-005"),
+        "an update with an id of 17 bytes": ("ddml.update", {**body, "id": bytes(17)}, "MSG-005"),
+        "an update that names its draw": ("ddml.update", {**body, "draw": bytes(16)}, "MSG-005"),
+        "a negative epoch": ("ddml.update", {**body, "epoch": -1}, "MSG-005"),
+        "an epoch as float": ("ddml.update", {**body, "epoch": 1000.0}, "MSG-005"),
+        "weights as floats": ("ddml.update", {**body, "weights": [0.0, 1.0]}, "MSG-005"),
+        "weights that are not whole": ("ddml.update", {**body, "weights": {**body["weights"], "count": 4}}, "MSG-005"),
+        "a message of another name": ("ddml.step", body, "MSG-004"),
+    }
+    return {"study": STUDY.hex(), "read": read([draw, instance, update]), "refused": refused(bad)}
+
+
+def read(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages of a protocol that must be read."""
+    return [
+        {
+            "type": message.type_name,
+            "hex": encode(message).hex(),
+            "body": tagged(message.model_dump(exclude={"study"})),
+            "submission": None if message.submission is None else message.submission.hex(),
+        }
+        for message in messages
+    ]
+
+
+def refused(bodies: Mapping[str, tuple[str, Mapping[str, object], str]]) -> list[dict[str, Any]]:
+    """What must be refused: name of the case -> type, body and code of the error."""
+    return [
+        {
+            "name": name,
+            "hex": cbor2.dumps({"type": kind, "version": 1, "study": STUDY, "body": body}, canonical=True).hex(),
+            "code": code,
+        }
+        for name, (kind, body, code) in bodies.items()
+    ]
 
 
 FILES: dict[str, Callable[[], dict[str, Any]]] = {
@@ -368,6 +405,7 @@ FILES: dict[str, Callable[[], dict[str, Any]]] = {
     "mechanisms.json": mechanisms,
     "manifests.json": manifests,
     "anonml.json": anonml,
+    "ddml.json": ddml,
 }
 
 

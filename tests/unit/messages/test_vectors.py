@@ -15,6 +15,7 @@ from shoal.errors import MechanismError, RemoteProtocolError
 from shoal.mechanisms.calibrate import mechanism
 from shoal.messages.codec import decode, dumps, encode, loads
 from shoal.protocols.anonml.messages import MESSAGES as ANONML_MESSAGES
+from shoal.protocols.ddml.messages import MESSAGES as DDML_MESSAGES
 from shoal.study.manifest import Manifest
 from tools.vectors import DIRECTORY, FILES, READ, REGISTRY, STUDY, tagged, text
 
@@ -27,7 +28,8 @@ def named(cases: list[dict[str, Any]]) -> Any:
     return pytest.mark.parametrize("case", [pytest.param(case, id=case.get("name", case["hex"][:20])) for case in cases])
 
 
-CBOR, MESSAGES, MECHANISMS, MANIFESTS, ANONML = (load(name) for name in FILES)
+CBOR, MESSAGES, MECHANISMS, MANIFESTS, ANONML, DDML = (load(name) for name in FILES)
+PROTOCOLS = {"anonml": ANONML_MESSAGES, "ddml": DDML_MESSAGES}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -162,17 +164,18 @@ def test_feature_subsets_follow_from_the_file_alone(case: dict[str, Any]) -> Non
         assert subsets == [ranked[i * size : (i + 1) * size] for i in range(case["n_subsets"])]
 
 
-@named(ANONML["read"])
-def test_messages_of_anonml_are_read_and_written(case: dict[str, Any]) -> None:
-    message = decode(bytes.fromhex(case["hex"]), ANONML_MESSAGES, STUDY)
+@named(ANONML["read"] + DDML["read"])
+def test_messages_of_protocols_are_read_and_written(case: dict[str, Any]) -> None:
+    message = decode(bytes.fromhex(case["hex"]), PROTOCOLS[case["type"].split(".")[0]], STUDY)
     assert message.type_name == case["type"]
     assert tagged(message.model_dump(exclude={"study"})) == case["body"]
     assert encode(message).hex() == case["hex"]
     assert (message.submission or b"").hex() == (case["submission"] or "")
 
 
-@named(ANONML["refused"])
-def test_other_messages_of_anonml_are_refused(case: dict[str, Any]) -> None:
-    with pytest.raises(RemoteProtocolError) as caught:
-        decode(bytes.fromhex(case["hex"]), ANONML_MESSAGES, STUDY)
-    assert caught.value.code == case["code"]
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_other_messages_of_protocols_are_refused(protocol: str) -> None:
+    for case in load(f"{protocol}.json")["refused"]:
+        with pytest.raises(RemoteProtocolError) as caught:
+            decode(bytes.fromhex(case["hex"]), PROTOCOLS[protocol], STUDY)
+        assert caught.value.code == case["code"], case["name"]

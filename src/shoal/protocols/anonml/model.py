@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, TypeAdapter, ValidationError
 
-from shoal.domain import Categorical, Feature, Numeric, Schema
-from shoal.errors import SpecError
+from shoal.domain import Categorical, Schema
 from shoal.messages.base import Record
 from shoal.messages.base import describe as fault_of
 from shoal.protocols.anonml.classifiers import PartitionClassifier
 from shoal.protocols.anonml.params import cells_of
 from shoal.protocols.anonml.vote import Vote
+from shoal.protocols.model_files import PlainCategory, PlainNumber, describe_schema, unfit
 
 Floats = npt.NDArray[np.float64]
 
@@ -125,59 +125,20 @@ class VoteModel(Model):
         return {"kind": "vote", **describe_schema(self.schema), "classifiers": classifiers}
 
 
-def describe_schema(schema: Schema) -> dict[str, Any]:
-    """The features and the label of a model as plain data."""
-    assert schema.label is not None
-    return {"features": [describe(feature) for feature in schema.features], "label": describe(schema.label)}
-
-
-def describe(feature: Feature) -> dict[str, Any]:
-    """A feature in the words of a study file; groups are a list, since their order says which bin is whose."""
-    common: dict[str, Any] = {"name": feature.name, "missing": feature.missing}
-    if isinstance(feature, Numeric):
-        return {**common, "range": [feature.low, feature.high], "bins": None if feature.bins is None else list(feature.bins)}
-    groups = None if feature.groups is None else [{"name": name, "values": list(members)} for name, members in feature.groups.items()]
-    return {**common, "values": list(feature.values), "groups": groups}
-
-
-_Real = int | float
 _Score = Annotated[float, Field(ge=-1e6, le=1e6)]
 _Share = Annotated[float, Field(ge=0, le=1)]
 _ROUNDING = 1e-6
 
 
-class _Number(Record):
-    name: str
-    missing: bool
-    range: Annotated[list[_Real], Field(min_length=2, max_length=2)]
-    bins: list[_Real]
-
-    def feature(self) -> Feature:
-        return Numeric(self.name, self.range[0], self.range[1], self.bins, self.missing)
-
-
-class _Group(Record):
-    name: str
-    values: list[str]
-
-
-class _Category(Record):
-    name: str
-    missing: bool
-    values: list[str]
-    groups: list[_Group] | None
-
-    def feature(self) -> Feature:
-        groups = None if self.groups is None else {group.name: group.values for group in self.groups}
-        return Categorical(self.name, self.values, groups, self.missing)
-
-
 class _Written(Record):
-    features: list[_Number | _Category]
-    label: _Category
+    features: list[PlainNumber | PlainCategory]
+    label: PlainCategory
 
     def read_schema(self) -> Schema:
-        return Schema([one.feature() for one in self.features], self.label.feature())
+        schema = Schema([one.feature() for one in self.features], self.label.feature())
+        if any(feature.n_bins is None for feature in schema.features):
+            raise unfit("a number has no bins")
+        return schema
 
 
 class _Additive(_Written):
@@ -189,11 +150,11 @@ class _Additive(_Written):
         schema = self.read_schema()
         n_labels = len(self.label.values)
         if len(self.scores) != len(schema.features):
-            raise _unfit(f"{len(self.scores)} lists of scores do not belong to {len(schema.features)} features")
+            raise unfit(f"{len(self.scores)} lists of scores do not belong to {len(schema.features)} features")
         scores = tuple(_table(score, (n_labels, cells_of(one))) for score, one in zip(self.scores, schema.features, strict=True))
         shares = _shares([self.label_shares], (1, n_labels))[0]
         if not shares.all():
-            raise _unfit("a class has no share")
+            raise unfit("a class has no share")
         return AdditiveModel(schema, shares, scores)
 
 
@@ -213,7 +174,7 @@ class _Vote(_Written):
         classifiers = []
         for one in self.classifiers:
             if not one.features or not position.keys() >= set(one.features) or len(set(one.features)) < len(one.features):
-                raise _unfit("a classifier does not name features of the model, each once")
+                raise unfit("a classifier does not name features of the model, each once")
             features = tuple(position[name] for name in one.features)
             n_bins = tuple(cells_of(schema.features[j]) for j in features)
             table = _shares(one.probabilities, (math.prod(n_bins), len(self.label.values)))
@@ -229,6 +190,7 @@ def from_plain(document: object) -> Model:
 
     Examples
     --------
+    >>> from shoal.domain import Numeric
     >>> schema = Schema([Numeric("age", 17, 90, bins=[40], missing=False)], label=Categorical("ill", ["no", "yes"]))
     >>> model = AdditiveModel(schema, np.array([0.5, 0.5]), (np.array([[0.2, -0.3], [-0.2, 0.3]]),))
     >>> from_plain(model.to_plain()).decide({"age": np.array([20.0, 60.0])})
@@ -237,21 +199,17 @@ def from_plain(document: object) -> Model:
     try:
         return _READER.validate_python(document).model()
     except ValidationError as error:
-        raise _unfit(fault_of(error)) from None
+        raise unfit(fault_of(error)) from None
 
 
 def _table(rows: list[list[float]], shape: tuple[int, int]) -> Floats:
     if len(rows) != shape[0] or any(len(row) != shape[1] for row in rows):
-        raise _unfit(f"a table does not have {shape[0]} rows of {shape[1]}")
+        raise unfit(f"a table does not have {shape[0]} rows of {shape[1]}")
     return np.array(rows, np.float64)
 
 
 def _shares(rows: list[list[float]], shape: tuple[int, int]) -> Floats:
     table = _table(rows, shape)
     if np.abs(table.sum(axis=1) - 1).max() > _ROUNDING:
-        raise _unfit("shares do not add up to 1")
+        raise unfit("shares do not add up to 1")
     return table
-
-
-def _unfit(what: str) -> SpecError:
-    return SpecError("MODEL-001", f"This is not a model: {what}.", fix="Use the file as it was written.")

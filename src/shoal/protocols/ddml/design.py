@@ -186,10 +186,10 @@ class Design:
         return Inputs(self.width, starts, where[is_there].astype(np.int32), value[is_there])
 
     def _cross(self, term: Sequence[str], first: _Slots, second: _Slots) -> _Slots:
-        n = len(first.values)
-        values = (first.values[:, :, np.newaxis] * second.values[:, np.newaxis, :]).reshape(n, -1)
+        shape = (len(first.values), first.values.shape[1] * second.values.shape[1])
+        values = (first.values[:, :, np.newaxis] * second.values[:, np.newaxis, :]).reshape(shape)
         pair = first.positions[:, :, np.newaxis] * _width(self._part(term[1])) + second.positions[:, np.newaxis, :]
-        pair = pair.reshape(n, -1)
+        pair = pair.reshape(shape)
         if not any(isinstance(self._part(name), Text) for name in term):
             return _Slots(pair, values)
         spread = (pair.astype(np.uint64) * np.uint64(_MIX)) >> np.uint64(32)
