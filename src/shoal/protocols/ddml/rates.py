@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 Hiding = Literal["none", "each-weight", "laplace", "closest", "gaussian"]
 
-_RADIUS = {"logit": 3.0, "multinomial": 3.0, "log": 1.5, "identity": 0.75}
-"""R, for each score of a row. A logit moves the mean by a quarter of what an identity does, and its weights are as much larger."""
+_RADIUS = {"logit": 3.0, "multinomial": 3.0, "log": 1.5, "identity": 0.5}
+"""R, for each score of a row: a logit's weights are larger than those of a mean in [0, 1]."""
 
-_CLIP = 0.25
-"""A gradient is clipped to this part of the largest row: directions count for more than lengths."""
+_CLIP = {"logit": 0.25, "multinomial": 0.25, "log": 0.125, "identity": 0.125}
+"""A gradient is clipped to this part of the largest row: directions count for more than lengths. A number is missed by less than a class."""
 
 _WEIGHT_CLIP = 0.02
 _PAPER_CLIP = 1.0
@@ -95,7 +95,7 @@ def l1_clip(params: Params, clip: float) -> float:
 def _clip(params: Params) -> float:
     if params.unit == "weight":
         return _PAPER_CLIP if params.variant == "paper" else _WEIGHT_CLIP
-    return _CLIP * params.design.norms[1]
+    return _CLIP[params.link] * params.design.norms[1]
 
 
 def _learning_rate(params: Params, length: float) -> float:
