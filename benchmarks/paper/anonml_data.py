@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from shoal.domain import Categorical, Feature, Numeric, Schema
 from shoal.protocols.anonml.params import Paper, Params
-from shoal.sim.anonml import Split
+from shoal.sim.runs import Split
 from shoal.study.anonml import params_of
 from shoal.study.load import load
 from shoal.tables import read

@@ -6,7 +6,8 @@ from typing import Literal
 
 from benchmarks.paper.anonml_data import Example
 from shoal.protocols.anonml.params import Params
-from shoal.sim.anonml import Task, run
+from shoal.sim.anonml import run
+from shoal.sim.runs import Task
 from shoal.sim.scores import Mean, Scores, mean_of, most_common, without_privacy
 
 SEED = 0

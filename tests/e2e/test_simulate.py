@@ -24,8 +24,16 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.jo
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("study")
-    text = study_text("anonml")
+    return written(tmp_path_factory.mktemp("study"), "anonml")
+
+
+@pytest.fixture(scope="module")
+def device_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("devices"), "ddml")
+
+
+def written(home: Path, protocol: str) -> Path:
+    text = study_text(protocol)
     (home / "study.toml").write_text(text)
     (home / "rows.csv").write_text(example_csv(parse(text), 2000, SeededEntropy(1)))
     return home / "study.toml"
@@ -78,6 +86,13 @@ def test_processes_and_a_cluster_give_what_one_process_gives(study: Path, cluste
     alone = simulated(study, *options)
     assert simulated(study, *options, "--jobs", "2")["points"] == alone["points"]
     assert simulated(study, *options, "--engine", f"dask:{cluster}")["points"] == alone["points"]
+
+
+def test_so_they_do_for_devices(device_study: Path, cluster: str) -> None:
+    options = ("--sweep", "epsilon=1,4", "--repeats", "2", "--in-flight", "7", "--order", "given")
+    alone = simulated(device_study, *options)
+    assert simulated(device_study, *options, "--jobs", "2")["points"] == alone["points"]
+    assert simulated(device_study, *options, "--engine", f"dask:{cluster}")["points"] == alone["points"]
 
 
 def children(pid: int) -> list[str]:

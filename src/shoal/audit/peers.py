@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shoal.audit.bound import Keys
+from shoal.audit.looks import Look, Seen
 from shoal.domain import Feature, Numeric
 from shoal.entropy import Entropy
 from shoal.mechanisms.reports import Report
 from shoal.messages.codec import decode
+from shoal.privacy.accountant import Loss
 from shoal.protocols.anonml.assignment import TICKET_BYTES, words_of
 from shoal.protocols.anonml.messages import MESSAGES, Answer, Ask
 from shoal.protocols.anonml.params import cells_of
@@ -24,6 +28,9 @@ from shoal.protocols.anonml.peer import AnonMLPeer
 from shoal.protocols.anonml.questions import Question, Rows
 from shoal.protocols.anonml.script import Script, Tallies
 from shoal.protocols.base import AGGREGATOR, START, Account, Input, MemoryLedger, Outbound, Received, Started, settle
+from shoal.study.anonml import script_of
+from shoal.study.manifest import Manifest
+from shoal.study.spec import Study
 
 MakePeer = Callable[[bytes, Script, bytes, Mapping[str, npt.NDArray[Any]], npt.NDArray[np.int64]], AnonMLPeer]
 """What makes a peer of digest, script, ticket, columns and label: the class itself, or one that a doubter has altered."""
@@ -164,3 +171,29 @@ class Stage:
             report = question.mechanism.decode(answer.report)
             total += [supports(report, cell) for cell in question.cells(rows).tolist()]
         return total
+
+
+def look(study: Study, claim: Loss, samples: int, entropy: Entropy, make_peer: MakePeer) -> Seen:
+    """Run so many peers with each of `ROWS`; any two of them are compared by what was answered and by which questions were.
+
+    Any set of outputs refutes a claim, so it matters for the strength of the bound alone what of an output is looked at.
+    """
+    digest = Manifest(study).digest
+    stage = Stage(digest, script_of(study, digest), make_peer)
+    drawn = [stage.draw(row, samples, entropy) for row in range(len(ROWS))]
+    asked = _numbered(drawn)
+    looks = []
+    for i, j in combinations(range(len(ROWS)), 2):
+        said = [outputs.support[:, i] - outputs.support[:, j] for outputs in (drawn[i], drawn[j])]
+        rows = (ROWS[i], ROWS[j])
+        looks.append(Look("what was answered", rows, said[0], said[1], claim))
+        looks.append(Look("which questions were answered", rows, asked[i], asked[j], claim))
+    charged = max(outputs.charged for outputs in drawn)
+    packets = max(len(place) for outputs in drawn for place in outputs.places)
+    return Seen(tuple(looks), charged, packets, stage.script.n_phases, "each of three rows")
+
+
+def _numbered(drawn: list[Outputs]) -> list[Keys]:
+    """The places of all outputs as integers."""
+    number = {place: i for i, place in enumerate(sorted({place for outputs in drawn for place in outputs.places}))}
+    return [np.array([number[place] for place in outputs.places], np.int64) for outputs in drawn]

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import combinations
+from typing import Any
 
-import numpy as np
-
-from shoal.audit.bound import EpsilonBound, Keys, bound_epsilon, check_effort
-from shoal.audit.peers import ROWS, MakePeer, Outputs, Stage
+from shoal.audit import ddml, peers
+from shoal.audit.bound import EpsilonBound, bound_epsilon, check_effort
+from shoal.audit.looks import Seen
 from shoal.entropy import Entropy
 from shoal.errors import UsageError
-from shoal.privacy.accountant import Loss
+from shoal.privacy.accountant import Loss, sequential
 from shoal.privacy.rounding import grains_up
 from shoal.protocols.anonml.peer import AnonMLPeer
-from shoal.protocols.anonml.population import make_script
-from shoal.study.anonml import params_of
-from shoal.study.manifest import Manifest
-from shoal.study.plan import make_plan
+from shoal.protocols.ddml.peer import DDMLPeer
+from shoal.study.plan import Plan, make_plan
 from shoal.study.spec import Study
 
 SAMPLES = 4000
-"""Peers with each of the rows: some seconds for a study of one phase, half a minute for one of sixteen."""
+"""Peers with each of the rows: some seconds for AnonML in one phase, half a minute in sixteen phases, or for one update of DDML."""
 
 
 @dataclass(frozen=True)
@@ -31,19 +29,23 @@ class StudyAudit:
     Parameters
     ----------
     claim
-        What the label states: the plain sum of all releases.
+        What the label states about what was looked at: the plain sum of all releases, or the smaller sum of Gaussian ones.
     bound
-        The largest lower bound that was found.
+        The lower bound that comes nearest to its claim, or is farthest above it.
     rows
         The two rows that were told apart.
     seen_in
         What told them apart: what was answered, or which questions were.
     charged
         What the ledger of a peer has counted at most, in grains.
+    price
+        What it should have counted.
     packets
         Most packets of one peer.
     n_phases
-        Phases of the study.
+        Phases of the study; None where it has none.
+    tried
+        In words, what peers were run with.
     """
 
     claim: Loss
@@ -51,33 +53,40 @@ class StudyAudit:
     rows: tuple[str, str]
     seen_in: str
     charged: int
+    price: int
     packets: int
-    n_phases: int
+    n_phases: int | None
+    tried: str
 
     @property
     def fault(self) -> str | None:
         """What is wrong, in a sentence; None where nothing was found."""
         if self.bound.epsilon > self.claim.epsilon:
             return "the bound is above the claim, so a peer reveals more than the label says"
-        if self.charged > grains_up(self.claim.epsilon):
+        if self.charged > self.price:
             return "the ledger counts more than the claim, so a peer spends more than the label says"
-        if self.charged < grains_up(self.claim.epsilon):
+        if self.charged < self.price:
             return "the ledger counts less than the claim, so a peer spends more than its ledger says"
         return None
 
 
+def plan_of(study: Study) -> Plan:
+    """The plan of all that is asked here: everything but free questions."""
+    return make_plan(study.model_copy(update={"queries": None}))
+
+
 def claim_of(study: Study) -> Loss:
-    """What the label states for all that is asked here: everything but free questions."""
-    return make_plan(study.model_copy(update={"queries": None})).loss
+    """What the label states for it."""
+    return plan_of(study).loss
 
 
-def audit_study(study: Study, samples: int, confidence: float, entropy: Entropy, make_peer: MakePeer = AnonMLPeer) -> StudyAudit:
+def audit_study(study: Study, samples: int, confidence: float, entropy: Entropy, make_peer: Callable[..., Any] | None = None) -> StudyAudit:
     """A lower bound on the epsilon of a peer's whole output, which holds with the given confidence.
 
     Parameters
     ----------
     study
-        A study of AnonML. Free questions are not asked, and are not part of the claim.
+        A study of AnonML or DDML. Free questions are not asked, and are not part of the claim.
     samples
         Peers to run with each of the rows.
     confidence
@@ -89,36 +98,27 @@ def audit_study(study: Study, samples: int, confidence: float, entropy: Entropy,
 
     Notes
     -----
-    Three rows make three pairs, and each is looked at in two ways; the chance of error is shared among the six. Any set of outputs
-    refutes a claim, so it matters for the strength of the bound alone what of an output is looked at.
+    The chance of error is shared among all that is looked at.
     """
     check_effort(samples, confidence, SAMPLES)
-    if study.protocol != "anonml":
+    if study.protocol not in ("anonml", "ddml"):
         raise UsageError(
             "AUDIT-001",
             f"A study of {study.protocol} cannot be audited as a whole yet.",
-            why="Only AnonML's peers are run from beginning to end so far.",
+            why="Only the peers of AnonML and DDML are run from beginning to end so far.",
             fix="Audit its mechanisms: shoal check names them, and shoal audit mechanism NAME measures them.",
         )
-    claim = claim_of(study)
-    digest = Manifest(study).digest
-    stage = Stage(digest, make_script(params_of(study), digest), make_peer)
-    drawn = [stage.draw(row, samples, entropy) for row in range(len(ROWS))]
-    pairs = list(combinations(range(len(ROWS)), 2))
-    alpha = (1 - confidence) / (2 * len(pairs))
-    asked = _numbered(drawn)
-    found = []
-    for i, j in pairs:
-        said = [outputs.support[:, i] - outputs.support[:, j] for outputs in (drawn[i], drawn[j])]
-        for seen_in, (first, second) in (("what was answered", said), ("which questions were answered", (asked[i], asked[j]))):
-            found.append((bound_epsilon(first, second, alpha, claim.delta), (ROWS[i], ROWS[j]), seen_in))
-    bound, rows, seen_in = max(found, key=lambda one: one[0].epsilon)
-    charged = max(outputs.charged for outputs in drawn)
-    packets = max(len(place) for outputs in drawn for place in outputs.places)
-    return StudyAudit(claim, bound, rows, seen_in, charged, packets, stage.script.n_phases)
+    claim, whole = claim_of(study), sequential(plan_of(study).charges)
+    if study.protocol == "anonml":
+        seen = peers.look(study, claim, samples, entropy, make_peer or AnonMLPeer)
+    else:
+        seen = ddml.look(study, claim, whole, samples, entropy, make_peer or DDMLPeer)
+    return judge(seen, confidence, grains_up(whole.epsilon))
 
 
-def _numbered(drawn: list[Outputs]) -> list[Keys]:
-    """The places of all outputs as integers."""
-    number = {place: i for i, place in enumerate(sorted({place for outputs in drawn for place in outputs.places}))}
-    return [np.array([number[place] for place in outputs.places], np.int64) for outputs in drawn]
+def judge(seen: Seen, confidence: float, price: int) -> StudyAudit:
+    """Hold all that was seen against the claims about it, and what was charged against the price, in grains."""
+    alpha = (1 - confidence) / len(seen.looks)
+    bounds = [(bound_epsilon(one.first, one.second, alpha, one.claim.delta), one) for one in seen.looks]
+    bound, found = max(bounds, key=lambda pair: pair[0].epsilon / pair[1].claim.epsilon)
+    return StudyAudit(found.claim, bound, found.rows, found.seen_in, seen.charged, price, seen.packets, seen.n_phases, seen.tried)

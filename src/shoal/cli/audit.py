@@ -39,11 +39,11 @@ def mechanism(
     Parameters
     ----------
     name
-        random-response, rappor, pq, subset-selection, discrete-laplace, discrete-gaussian, exponential or noisy-max.
+        random-response, rappor, pq, subset-selection, k-closest, discrete-laplace, discrete-gaussian, exponential or noisy-max.
     epsilon
         The budget to set the mechanism up with.
     cardinality
-        Cells that a value is one of, or candidates to choose from.
+        Cells that a value is one of, candidates to choose from, or weights that a direction has.
     samples
         Outputs to draw for each of the two inputs.
     confidence
@@ -72,14 +72,14 @@ def study(study: Path, /, *, samples: int = studies.SAMPLES, confidence: float =
     """Run the peers of a study from beginning to end with neighbouring rows, and bound the epsilon of all that they send.
 
     The claim is the plain sum that the label states, without free questions, which are not asked here. The exit code is 7 if the bound,
-    or what a peer's ledger counts, is above it. So far for studies of AnonML.
+    or what a peer's ledger counts, is above it. So far for studies of AnonML and DDML.
 
     Parameters
     ----------
     study
         The study file.
     samples
-        Peers to run with each of three rows.
+        Peers to run with each of some rows.
     confidence
         How sure the bound must be.
     json
@@ -91,8 +91,8 @@ def study(study: Path, /, *, samples: int = studies.SAMPLES, confidence: float =
         ("study", shown(spec.title)),
         *_claim(found.claim),
         ("ledger", f"counts epsilon {show(from_grains(found.charged))} for a peer"),
-        ("packets", f"at most {found.packets} of a peer, in {counted(found.n_phases, 'phase')}"),
-        *_found(found.bound, confidence, f"{samples} peers with each of three rows"),
+        ("packets", f"at most {found.packets} of a peer" + ("" if found.n_phases is None else f", in {counted(found.n_phases, 'phase')}")),
+        *_found(found.bound, confidence, f"{samples} peers with {found.tried}"),
         ("seen in", f"{found.seen_in}, by peers with {found.rows[0]} or with {found.rows[1]}"),
         _verdict(found.bound, found.claim, found.fault),
     ]

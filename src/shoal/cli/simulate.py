@@ -9,7 +9,7 @@ import shlex
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,12 +21,10 @@ from shoal.cli.simulate_view import describe
 from shoal.clock import SystemClock
 from shoal.errors import ShoalError, UsageError
 from shoal.names import shell_word, shown
-from shoal.protocols.anonml.analysis import phase_names
-from shoal.protocols.anonml.params import Params
-from shoal.protocols.anonml.population import make_script
-from shoal.sim.anonml import Outcome, Split, Task, params_for, split_rows
+from shoal.protocols.ddml.population import Traffic
 from shoal.sim.engines import check_engine, run_all
-from shoal.sim.scores import Scores, most_common, without_privacy
+from shoal.sim.protocols import facts, params_for, yardsticks
+from shoal.sim.runs import Outcome, Params, Task, split_rows
 from shoal.sim.sweep import Point, grid, parse_sweeps, summary
 from shoal.study.load import load
 from shoal.study.manifest import Manifest
@@ -34,6 +32,8 @@ from shoal.study.plan import make_plan
 from shoal.study.spec import Study
 
 MAX_REPEATS = 10_000
+MAX_IN_FLIGHT = 10_000
+_PRICES = ("total", "charged", "paper_epsilon", "central")
 REMARK = (
     "a simulation: nothing was sent, and these rows are not protected by it; scores and yardsticks were computed on the rows themselves"
 )
@@ -52,10 +52,14 @@ def simulate(
     out: Path | None = None,
     dropout: float = 0.0,
     without_perturbation: bool = False,
+    in_flight: int = 0,
+    order: Literal["shuffled", "given"] = "shuffled",
+    device: str | None = None,
     json: bool = False,
 ) -> None:
-    """Simulate an AnonML study on a table, one row a person, and score what is learned on a quarter of the rows set aside.
+    """Simulate a study of anonml or ddml on a table, and score what is learned on a quarter of the rows set aside.
 
+    A row is a person of anonml; batch_size rows that follow each other are a device of ddml, unless --device says whose they are.
     Nothing is protected by a simulation: it reads the rows themselves, here, and so do the scores and yardsticks that it prints.
 
     Parameters
@@ -67,7 +71,8 @@ def simulate(
     seed
         All randomness follows from it: which rows are set aside, who is asked what, and the noise.
     sweep
-        Values to vary, such as epsilon=0.5,1,2: epsilon, size, n_partitions, n_subsets, subset_size. Several make a grid.
+        Values to vary, such as epsilon=0.5,1,2: epsilon and size; n_partitions, n_subsets and subset_size of anonml; n_updates,
+        n_instances, learning_rate, clip and batch_size of ddml. Several make a grid.
     repeats
         Runs of each point, for the standard error.
     jobs
@@ -77,25 +82,33 @@ def simulate(
     out
         A new directory for run.json, which is what --json prints, and model.json: simulated, true, and model, that of the first run.
     dropout
-        Share of the people who do not answer.
+        Share of the people, or devices, who do not answer.
     without_perturbation
-        Variant paper: without any noise, to see what the noise costs.
+        Without any noise, to see what it costs: ddml, and anonml's variant paper.
+    in_flight
+        ddml: other updates that are under way while a device improves its own, so that it comes back to a model that has moved on.
+    order
+        ddml: in which order devices come, at random or as in the table.
+    device
+        ddml: a column that names the device of a row. It is read here alone.
     json
         Print one JSON object.
     """
     spec, sweeps = load(study), parse_sweeps(sweep or [])
     _check(repeats, dropout, without_perturbation and "epsilon" in sweeps)
+    _check_devices(spec, in_flight, order, device)
     check_engine(jobs, engine)
     if out is not None:
         _try_out(out)
     points = grid(spec, sweeps)
     params = [params_for(point.study, without_perturbation=without_perturbation) for point in points]
     prices = [_price(point.study, without_perturbation) for point in points]
-    split = split_rows(spec.schema(), read_table(data), seed)
-    yardsticks = _yardsticks(spec, split)
+    split = split_rows(spec.schema(), read_table(data), seed, device)
+    held_against = yardsticks(params[0], split)
     clock = SystemClock()
     begun = clock.now()
-    tasks = [Task(one, seed, repeat, dropout) for one in params for repeat in range(repeats)]
+    traffic = Traffic(in_flight, order)
+    tasks = [Task(one, seed, repeat, dropout, traffic) for one in params for repeat in range(repeats)]
     outcomes = run_all(tasks, split, jobs, engine)
     seconds = (clock.now() - begun).total_seconds()
     runs = [outcomes[i * repeats : (i + 1) * repeats] for i in range(len(points))]
@@ -103,21 +116,27 @@ def simulate(
     command += [word for text in sweep or [] for word in ("--sweep", text)]
     command += ["--dropout", str(dropout)] if dropout else []
     command += ["--without-perturbation"] if without_perturbation else []
+    command += ["--in-flight", str(in_flight)] if in_flight else []
+    command += ["--order", order] if order != "shuffled" else []
+    command += ["--device", device] if device is not None else []
     result = {
         "simulated": True,
         "remark": REMARK,
         "command": shlex.join(command),
         "title": spec.title,
+        "protocol": spec.protocol,
         "digest": Manifest(spec).digest.hex(),
         "short": Manifest(spec).short,
         "study": spec.content(),
         "seed": seed,
         "repeats": repeats,
         "dropout": dropout,
+        "in_flight": in_flight,
+        "order": order,
         "versions": _versions(),
         "rows": {"asked": len(split.labels), "unseen": len(split.unseen_labels), "declared": spec.participation.size},
         "points": [_record(*each) for each in zip(points, params, prices, runs, strict=True)],
-        **{name: asdict(scores) for name, scores in yardsticks.items()},
+        **{name: asdict(scores) for name, scores in held_against.items()},
         "f1_of": _f1_of(spec),
         "jobs": jobs,
         "engine": engine,
@@ -145,6 +164,14 @@ def _check(repeats: int, dropout: float, is_contradiction: bool) -> None:
         raise UsageError("USAGE-001", what, fix="Leave out --without-perturbation, or the sweep of epsilon.")
 
 
+def _check_devices(study: Study, in_flight: int, order: str, device: str | None) -> None:
+    if not 0 <= in_flight <= MAX_IN_FLIGHT:
+        raise UsageError("USAGE-001", f"--in-flight {in_flight} cannot be run.", fix=f"Give a number from 0 to {MAX_IN_FLIGHT:,}.")
+    if study.protocol != "ddml" and (in_flight or order != "shuffled" or device is not None):
+        what = f"--in-flight, --order and --device are about the devices of ddml; this study is of {study.protocol}."
+        raise UsageError("USAGE-001", what, fix="Leave them out.")
+
+
 def _try_out(out: Path) -> None:
     """Before hours are spent: write the directory as it will be written at the end, with nothing in it, and take it away again."""
     is_new = not os.path.lexists(out)
@@ -163,21 +190,13 @@ def _write(out: Path, files: dict[str, str]) -> ShoalError | None:
 
 def _price(study: Study, without_perturbation: bool) -> dict[str, Any]:
     if without_perturbation:
-        return {"total": None, "paper_epsilon": None, "central": None}
+        return dict.fromkeys(_PRICES)
     plan = make_plan(study).to_dict()
-    return {name: plan[name] for name in ("total", "paper_epsilon", "central")}
-
-
-def _yardsticks(study: Study, split: Split) -> dict[str, Scores]:
-    n_classes = len(study.label.values or ())
-    return {
-        "most_common": most_common(n_classes, split.labels, split.unseen_labels),
-        "without_privacy": without_privacy(study.schema(), split.asked, split.labels, split.unseen, split.unseen_labels),
-    }
+    return {name: plan[name] for name in _PRICES}
 
 
 def _f1_of(study: Study) -> str | None:
-    """The class whose f1 is given; None for the mean over several."""
+    """The class whose f1 is given; None for the mean over several, and for a number."""
     values = study.label.values or ()
     return str(values[1]) if len(values) == 2 else None
 
@@ -188,7 +207,7 @@ def _record(point: Point, params: Params, price: dict[str, Any], outcomes: list[
         "minimum": point.study.participation.minimum,
         "declared": point.study.participation.size,
         "people": outcomes[0].people,
-        "phases": phase_names(make_script(params, b"")),
+        **facts(params),
         "answers": outcomes[0].answers,
         **price,
         "scores": {measure: asdict(mean) for measure, mean in summary(outcomes).items()},
@@ -209,7 +228,7 @@ def _files(result: dict[str, Any], points: list[Point], runs: list[list[Outcome]
 
 def _versions() -> dict[str, str]:
     versions = {"shoal": __version__, "python": platform.python_version(), "numpy": np.__version__}
-    for name in ("scikit-learn", "distributed"):
+    for name in ("scikit-learn", "numba", "distributed"):
         try:
             versions[name] = version(name)
         except PackageNotFoundError:

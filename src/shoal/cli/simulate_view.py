@@ -8,14 +8,24 @@ from typing import Any
 
 from shoal.names import counted, shown
 from shoal.privacy.rounding import show
-from shoal.sim.scores import MEASURES
 from shoal.sim.sweep import plain, settings_name
 
 _FAR = 2
 """From this factor on, a declared size is far from the number of rows."""
 _NAMED = 4
 """So many points of a sweep are named in a warning."""
-_HEADS = {"accuracy": "accuracy", "auc": "AUC", "f1": "f1"}
+_HEADS = {
+    "accuracy": "accuracy",
+    "auc": "AUC",
+    "f1": "f1",
+    "rmse": "RMSE",
+    "mean_absolute_error": "mean absolute error",
+    "r_squared": "R squared",
+}
+_YARDSTICKS = {"most_common": "most common class", "mean_label": "mean of the label", "without_privacy": "without privacy"}
+_SHARES = ("accuracy", "auc", "f1", "r_squared")
+_WHO = {"anonml": "people", "ddml": "devices"}
+_CHOSEN = {"anonml": "questions and bins are", "ddml": "learning rate and clip, unless given, are"}
 
 
 def describe(result: Mapping[str, Any]) -> str:
@@ -25,7 +35,8 @@ def describe(result: Mapping[str, Any]) -> str:
         f"study     {result['title']}   digest {result['short']}",
         f"note      {result['remark']}",
         f"rows      {_rows(result)}",
-        *(f"WARNING   {warning}" for warning in [*_warnings(points), *_below_guessing(result)]),
+        *(f"WARNING   {warning}" for warning in [*_warnings(result), *_below_guessing(result)]),
+        *([f"model     {_model(points)}", f"traffic   {_traffic(result)}"] if result["protocol"] == "ddml" else []),
         f"price     {_price(points)}",
         *([f"answers   {_answers(points[0])}"] if len(points) == 1 else []),
         "",
@@ -42,7 +53,8 @@ def _rows(result: Mapping[str, Any]) -> str:
     points = result["points"]
     people, declared = (_span([point[key] for point in points]) for key in ("people", "declared"))
     first = " in the first run" if result["dropout"] else ""
-    return f"{people} people took part{first}, {result['rows']['unseen']:,} rows were set aside for testing; declared size {declared}"
+    who = _WHO[result["protocol"]]
+    return f"{people} {who} took part{first}, {result['rows']['unseen']:,} rows were set aside for testing; declared size {declared}"
 
 
 def _span(values: Sequence[int]) -> str:
@@ -50,15 +62,16 @@ def _span(values: Sequence[int]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def _warnings(points: Sequence[Mapping[str, Any]]) -> list[str]:
+def _warnings(result: Mapping[str, Any]) -> list[str]:
     """What makes a simulation tell little about the study that it stands for."""
-    found = []
+    points, found = result["points"], []
+    who, chosen = (by_protocol[result["protocol"]] for by_protocol in (_WHO, _CHOSEN))
     far = [point for point in points if not point["people"] / _FAR <= point["declared"] <= point["people"] * _FAR]
     if far:
         people = far[0]["people"]
         found.append(
-            f"{_who(far, points, 'declare')} {_span([point['declared'] for point in far])} people, and {people:,} took part: "
-            f"questions and bins are chosen for the declared size. Try --sweep size={people}"
+            f"{_who(far, points, 'declare')} {_span([point['declared'] for point in far])} {who}, and {people:,} took part: "
+            f"{chosen} chosen for the declared size. Try --sweep size={people}"
         )
     few = [point for point in points if point["people"] < point["minimum"]]
     if few:
@@ -77,29 +90,53 @@ def _who(some: Sequence[Mapping[str, Any]], points: Sequence[Mapping[str, Any]],
 
 
 def _below_guessing(result: Mapping[str, Any]) -> list[str]:
-    """Where a model decides worse than whoever looks at no row, though it may well rank people."""
-    guessing = result["most_common"]["accuracy"]
-    reached = [point["scores"]["accuracy"]["value"] + (point["scores"]["accuracy"]["error"] or 0.0) for point in result["points"]]
-    below = [point for point, most in zip(result["points"], reached, strict=True) if most < guessing]
+    """Where a model does worse than whoever looks at no row; one of classes may well rank people."""
+    is_class = "most_common" in result
+    measure, name = ("accuracy", "most_common") if is_class else ("rmse", "mean_label")
+    guessing, sign = result[name][measure], 1 if is_class else -1
+    scores = [point["scores"][measure] for point in result["points"]]
+    reached = [score["value"] + sign * (score["error"] or 0.0) for score in scores]
+    below = [point for point, best in zip(result["points"], reached, strict=True) if sign * (guessing - best) > 0]
     if not below:
         return []
     each = [
         (f"{settings_name(point['settings'])}: " if point["settings"] else "")
-        + f"{point['scores']['accuracy']['value']:.3f}, with an AUC of {point['scores']['auc']['value']:.3f}"
+        + _figure(measure, point["scores"][measure]["value"])
+        + (f", with an AUC of {point['scores']['auc']['value']:.3f}" if is_class else "")
         for point in below[:_NAMED]
     ]
     more = f"; and {counted(len(below) - _NAMED, 'other point')}" if len(below) > _NAMED else ""
     by = " by more than its standard error" if result["repeats"] > 1 else ""
-    return [
-        f"Accuracy is below guessing the most common class, {guessing:.3f},{by} ({'; '.join(each)}{more}): "
-        "decide by rank, if the AUC is well above 0.5, or not at all."
-    ]
+    told = f"{_figure(measure, guessing)},{by} ({'; '.join(each)}{more})"
+    if not is_class:
+        return [f"RMSE is above that of the label's mean, {told}: nothing was learned."]
+    return [f"Accuracy is below guessing the most common class, {told}: decide by rank, if the AUC is well above 0.5, or not at all."]
+
+
+def _model(points: Sequence[Mapping[str, Any]]) -> str:
+    """What is learned, and by which steps."""
+    first = points[0]
+    weights = counted(first["weights"], "weight")
+    if len(points) > 1:
+        return f"{weights}; noise as below"
+    noise = "no noise" if first["mechanism"] is None else f"noise by {first['mechanism']}"
+    kept = f"in {counted(first['n_instances'], 'instance')} ({first['merge']})"
+    return f"{weights} {kept}; learning rate {first['learning_rate']:.4g}, clip {first['clip']:.4g}, {noise}"
+
+
+def _traffic(result: Mapping[str, Any]) -> str:
+    order = "in random order" if result["order"] == "shuffled" else "in the order of the table"
+    return f"devices come {order}, with {counted(result['in_flight'], 'other update')} under way"
 
 
 def _measures(result: Mapping[str, Any]) -> str:
     f1_of = result["f1_of"]
-    told = "AUC and f1 are means over the classes, each against the rest" if f1_of is None else f"f1 is that of class {shown(f1_of)}"
+    told = "RMSE and the mean absolute error are in the label's own units" if "mean_label" in result else _told_of_classes(f1_of)
     return told + ("; the yardsticks use everyone, also those who dropped out" if result["dropout"] else "")
+
+
+def _told_of_classes(f1_of: str | None) -> str:
+    return "AUC and f1 are means over the classes, each against the rest" if f1_of is None else f"f1 is that of class {shown(f1_of)}"
 
 
 def _price(points: Sequence[Mapping[str, Any]]) -> str:
@@ -109,11 +146,20 @@ def _price(points: Sequence[Mapping[str, Any]]) -> str:
     scope = f"unit {total['unit']}, relation {total['relation']}, against {total['adversary']}"
     if len(points) > 1:
         crowd = ", and in the crowd" if points[0]["central"] else ""
+        whole = "; everything that a device sends, which its ledger counts, costs more" if _is_whole(points) else ""
+        if "mechanism" in points[0]:
+            return f"epsilon as below ({scope}){whole}"
         return f"epsilon by plain sum{'' if paper is None else ', and by equation 6'}{crowd}, as below ({scope})"
     by_paper = "" if paper is None else f"; by equation 6, which takes features for independent, {show(paper)}"
-    central = points[0]["central"]
+    central, charged = points[0]["central"], points[0]["charged"]
+    whole = f"; everything that a device sends: epsilon {show(charged['epsilon'])}, which its ledger counts" if _is_whole(points) else ""
     crowd = f"; in the crowd epsilon {show(central['epsilon'])}, delta {show(central['delta'])}" if central else ""
-    return f"epsilon {show(total['epsilon'])} by {total['how']} ({scope}){by_paper}{crowd}"
+    return f"epsilon {show(total['epsilon'])} by {total['how']} ({scope}){whole}{by_paper}{crowd}"
+
+
+def _is_whole(points: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the ledger counts another unit than the study claims: the whole update rather than each weight."""
+    return bool(points[0]["charged"]["unit"] != points[0]["total"]["unit"])
 
 
 def _answers(point: Mapping[str, Any]) -> str:
@@ -129,18 +175,19 @@ def _table(result: Mapping[str, Any]) -> list[str]:
     points = result["points"]
     keys = list(points[0]["settings"])
     prices = [_price_cells(point) for point in points] if len(points) > 1 else [{}]
-    heads = [*(keys or [""]), *prices[0], *(_HEADS[measure] for measure in MEASURES)]
+    measures = list(points[0]["scores"])
+    heads = [*(keys or [""]), *prices[0], *(_HEADS[measure] for measure in measures)]
     body = [
         [
             *([plain(point["settings"][key]) for key in keys] or ["this study"]),
             *price.values(),
-            *(_mean(point["scores"][measure]) for measure in MEASURES),
+            *(_mean(measure, point["scores"][measure]) for measure in measures),
         ]
         for point, price in zip(points, prices, strict=True)
     ]
-    n_blank = len(heads) - len(MEASURES) - 1
-    for name, words in (("most_common", "most common class"), ("without_privacy", "without privacy")):
-        body.append([words, *[""] * n_blank, *(f"{result[name][measure]:.3f}" for measure in MEASURES)])
+    n_blank = len(heads) - len(measures) - 1
+    for name in [name for name in _YARDSTICKS if name in result]:
+        body.append([_YARDSTICKS[name], *[""] * n_blank, *(_figure(measure, result[name][measure]) for measure in measures)])
     widths = [max(len(row[i]) for row in [heads, *body]) for i in range(len(heads))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [heads, *body]]
 
@@ -148,6 +195,10 @@ def _table(result: Mapping[str, Any]) -> list[str]:
 def _price_cells(point: Mapping[str, Any]) -> dict[str, str]:
     """What a point of a sweep costs, by the heads of its columns."""
     total, paper, central = point["total"], point["paper_epsilon"], point["central"]
+    if "mechanism" in point:
+        whole = {"everything": show(point["charged"]["epsilon"])} if total is not None else {}
+        alone = {"each weight": show(total["epsilon"])} if whole and _is_whole([point]) else {}
+        return {**alone, **whole, "noise": point["mechanism"] or "none"}
     return {
         **({} if total is None else {"plain sum": show(total["epsilon"])}),
         **({} if paper is None else {"equation 6": show(paper)}),
@@ -155,6 +206,11 @@ def _price_cells(point: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _mean(score: Mapping[str, float | None]) -> str:
-    error = "" if score["error"] is None else f" ± {score['error']:.3f}"
-    return f"{score['value']:.3f}{error}"
+def _mean(measure: str, score: Mapping[str, float]) -> str:
+    error = "" if score["error"] is None else f" ± {_figure(measure, score['error'])}"
+    return _figure(measure, score["value"]) + error
+
+
+def _figure(measure: str, value: float) -> str:
+    """Three digits after the point for a share; four that count for what is in the label's own units."""
+    return f"{value:.3f}" if measure in _SHARES else f"{value:.4g}"

@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 
 from shoal.errors import TransportError, UsageError
 from shoal.names import shown
-from shoal.sim.anonml import Outcome, Split, Task, run
+from shoal.sim.protocols import run
+from shoal.sim.runs import Outcome, Split, Task
 
 PATIENCE = 10.0
 """Seconds to wait for a cluster and for its first worker."""

@@ -21,7 +21,6 @@ Ints = npt.NDArray[np.int64]
 Encoded = Mapping[str, npt.NDArray[Any]]
 """Columns as `Schema.encode` gives them."""
 
-MEASURES = ("accuracy", "auc", "f1")
 _MOST_STEPS = 1000
 
 
@@ -43,6 +42,29 @@ class Scores:
     accuracy: float
     auc: float
     f1: float
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How far predicted numbers are from the true ones, in the label's own units.
+
+    Parameters
+    ----------
+    rmse
+        Root of the mean squared error.
+    mean_absolute_error
+        Mean size of the error.
+    r_squared
+        Share of the label's variance that is explained: 1 is perfect, and a constant explains nothing.
+    """
+
+    rmse: float
+    mean_absolute_error: float
+    r_squared: float
+
+
+Yardsticks = dict[str, Scores | Errors]
+"""What a model is held against, by name."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +118,24 @@ def _two_sided(positive: npt.NDArray[Any]) -> Floats:
     return np.stack([1.0 - positive, np.asarray(positive, np.float64)], axis=1)
 
 
+def errors_of(predicted: Floats, labels: Floats) -> Errors:
+    """The errors of predicted numbers.
+
+    Examples
+    --------
+    >>> errors_of(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 5.0])).mean_absolute_error
+    0.6666666666666666
+    """
+    misses = predicted - labels
+    squared = float(np.mean(misses**2))
+    return Errors(math.sqrt(squared), float(np.mean(np.abs(misses))), 1 - squared / float(np.var(labels)))
+
+
+def mean_label(labels: Floats, unseen: Floats) -> Errors:
+    """The trivial predictor of a number: whatever the row, the mean."""
+    return errors_of(np.full(len(unseen), labels.mean()), unseen)
+
+
 def most_common(n_classes: int, labels: Ints, unseen: Ints) -> Scores:
     """The trivial predictor: whatever the row, the most common class.
 
@@ -117,25 +157,42 @@ def without_privacy(schema: Schema, asked: Encoded, labels: Ints, unseen: Encode
     UsageError
         ``USAGE-002``: scikit-learn is not installed.
     """
+    _, sparse = learners()
+
+    def matrix(columns: Encoded) -> Any:
+        return sparse.hstack([sparse.csr_array(_inputs(schema, name, asked[name], columns[name])) for name in schema.names], format="csr")
+
+    assert isinstance(schema.label, Categorical)
+    return logistic(len(schema.label.values), matrix(asked), labels, matrix(unseen), unseen_labels)
+
+
+def learners() -> tuple[Any, Any]:
+    """scikit-learn's linear models and SciPy's sparse matrices, with which the comparison without privacy is made."""
     try:
-        from scipy.sparse import csr_array, hstack
-        from sklearn.exceptions import ConvergenceWarning
-        from sklearn.linear_model import LogisticRegression
+        from scipy import sparse
+        from sklearn import linear_model
     except ImportError:
         what = "The comparison without privacy needs scikit-learn, which is not installed."
         raise UsageError("USAGE-002", what, fix="pip install 'shoal[learn]'") from None
+    return linear_model, sparse
 
-    def design(columns: Encoded) -> csr_array:
-        return hstack([csr_array(_inputs(schema, name, asked[name], columns[name])) for name in schema.names], format="csr")
 
-    model = LogisticRegression(max_iter=_MOST_STEPS)
+def fit(model: Any, inputs: Any, labels: npt.NDArray[Any]) -> Any:
+    """A model of scikit-learn after it has learned."""
+    from sklearn.exceptions import ConvergenceWarning
+
     with warnings.catch_warnings():
         # A model that has not quite converged after so many steps is as good a yardstick.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(design(asked), labels)
-    assert isinstance(schema.label, Categorical)
-    chances = np.zeros((len(unseen_labels), len(schema.label.values)))
-    chances[:, model.classes_] = model.predict_proba(design(unseen))
+        return model.fit(inputs, labels)
+
+
+def logistic(n_classes: int, inputs: Any, labels: Ints, unseen: Any, unseen_labels: Ints) -> Scores:
+    """The scores of logistic regression on matrices of inputs."""
+    linear, _ = learners()
+    model = fit(linear.LogisticRegression(max_iter=_MOST_STEPS), inputs, labels)
+    chances = np.zeros((len(unseen_labels), n_classes))
+    chances[:, model.classes_] = model.predict_proba(unseen)
     return scores_of(chances, chances.argmax(axis=1), unseen_labels)
 
 

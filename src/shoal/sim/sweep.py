@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import product
 
 from pydantic import ValidationError
 
 from shoal.errors import SpecError, UsageError
 from shoal.names import shown
-from shoal.sim.anonml import Outcome
-from shoal.sim.scores import MEASURES, Mean, mean_of
+from shoal.sim.runs import Outcome
+from shoal.sim.scores import Mean, mean_of
 from shoal.study.explain import explain
 from shoal.study.spec import Study
 
 SWEPT = {
     "epsilon": ("privacy", float),
+    "n_updates": ("privacy", int),
     "size": ("participation", int),
     "n_partitions": ("anonml", int),
     "n_subsets": ("anonml", int),
     "subset_size": ("anonml", int),
+    "n_instances": ("ddml", int),
+    "learning_rate": ("ddml", float),
+    "clip": ("ddml", float),
+    "batch_size": ("ddml", int),
 }
 """What may be varied: key -> its table in the study file, and its kind."""
 
@@ -114,4 +119,5 @@ def vary(study: Study, settings: Settings) -> Study:
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, Mean]:
     """Mean and standard error of each measure over the repeats of a point."""
-    return {measure: mean_of([getattr(outcome.scores, measure) for outcome in outcomes]) for measure in MEASURES}
+    measures = [measure.name for measure in fields(outcomes[0].scores)]
+    return {measure: mean_of([getattr(outcome.scores, measure) for outcome in outcomes]) for measure in measures}

@@ -120,6 +120,23 @@ def test_a_study_that_reveals_more_than_its_label_says_is_exit_code_7(study_file
     assert json.loads(printed)["verdict"] == "broken" if flags else "verdict   BROKEN: the bound is above the claim" in printed
 
 
+def test_a_study_of_devices_is_held_against_its_label(study_file, capsys):
+    study_file.write_text(study_text("ddml"), encoding="utf-8")
+    assert run(["audit", "study", str(study_file), "--samples", "1000"]) == 0
+    printed = capsys.readouterr().out
+    for part in (
+        "claim     epsilon 4.0, delta 0",
+        "unit      update",
+        "against   everyone who sees an update",
+        "ledger    counts epsilon 4.0 for a peer",
+        "packets   at most 1 of a peer\n",
+        "samples   1000 peers with each of two rows, at each of two models",
+        "seen in   what was sent, by peers with highest values and first label or with highest values",
+        "verdict   consistent",
+    ):
+        assert part in printed
+
+
 def test_a_study_of_another_protocol_is_a_sentence(study_file, capsys):
     study_file.write_text(study_text("sdq"), encoding="utf-8")
     assert run(["audit", "study", str(study_file)]) == 2

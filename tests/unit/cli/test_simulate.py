@@ -128,6 +128,7 @@ def result_with(accuracy: float, error: float | None, n_points: int = 1) -> dict
             "declared": 10,
             "minimum": 1,
             "total": None,
+            "charged": None,
             "paper_epsilon": None,
             "central": None,
         }
@@ -135,7 +136,16 @@ def result_with(accuracy: float, error: float | None, n_points: int = 1) -> dict
         for one in settings
     ]
     yardstick = {"accuracy": 0.8, "auc": 0.5, "f1": 0.0}
-    told = {"title": "t", "short": "d", "remark": "r", "rows": {"unseen": 3}, "dropout": 0.0, "repeats": 1 + bool(error), "seconds": 1.0}
+    told = {
+        "title": "t",
+        "protocol": "anonml",
+        "short": "d",
+        "remark": "r",
+        "rows": {"unseen": 3},
+        "dropout": 0.0,
+        "repeats": 1 + bool(error),
+        "seconds": 1.0,
+    }
     return told | {"points": points, "most_common": yardstick, "without_privacy": yardstick, "f1_of": None}
 
 
@@ -314,6 +324,11 @@ def test_what_breaks_off_leaves_nothing(home: Path, monkeypatch: pytest.MonkeyPa
         (("--data", "none.csv"), "DATA-006", 3),
         (("--data", ""), "USAGE-001", 2),
         (("--engine", "dask:"), "SIM-005", 2),
+        (("--in-flight", "3"), "USAGE-001", 2),
+        (("--order", "given"), "USAGE-001", 2),
+        (("--order", "sorted"), "USAGE-001", 2),
+        (("--device", "country"), "USAGE-001", 2),
+        (("--in-flight", "-1"), "USAGE-001", 2),
         (("--sweep", "epsilon="), "SIM-004", 2),
     ],
 )
@@ -347,11 +362,11 @@ def test_bad_tables_get_a_sentence_without_a_value(text: str, code: str, home: P
     assert error.startswith(code) and "7771" not in error
 
 
-@pytest.mark.parametrize("protocol", ["ddml", "sdq", "pfds"])
+@pytest.mark.parametrize("protocol", ["sdq", "pfds"])
 def test_other_protocols_are_not_simulated_yet(protocol: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(home, protocol=protocol)
     assert simulate(home) == 2
-    assert "SIM-002  This version simulates anonml studies only" in capsys.readouterr().err
+    assert "SIM-002  This version simulates anonml and ddml studies only" in capsys.readouterr().err
 
 
 def test_versions_name_only_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,19 +1,20 @@
-"""One run: rows set aside, people who drop out, and the same result for the same seed."""
+"""One run of AnonML: people who drop out, and the same result for the same seed."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from shoal.domain import Columns
 from shoal.entropy import SeededEntropy
 from shoal.errors import ShoalError
 from shoal.protocols.anonml.params import Paper, Plus
-from shoal.sim.anonml import Split, Task, params_for, run, split_rows
+from shoal.sim.anonml import facts, run, yardsticks
 from shoal.sim.people import SCHEMA, make_people
+from shoal.sim.protocols import params_for
+from shoal.sim.runs import Split, Task
+from shoal.sim.scores import most_common, without_privacy
 from shoal.study.load import parse
 from shoal.study.templates import study_text
 
@@ -22,48 +23,6 @@ SPLIT = Split(PEOPLE.columns, PEOPLE.labels, PEOPLE.columns, PEOPLE.labels)
 PLUS = Plus(SCHEMA, 4.0, 4000)
 PAPER_TABLE = "[anonml]\nn_partitions = 2\nn_subsets = 1\nsubset_size = 2\n[privacy]"
 PAPER_TEXT = study_text("anonml").replace('variant = "plus"', 'variant = "paper"').replace("[privacy]", PAPER_TABLE)
-
-
-def table(n: int, label: str | None = None) -> Columns:
-    people = make_people(n, SeededEntropy(4))
-    columns = {
-        feature.name: np.array([feature.values[i] for i in people.columns[feature.name]], object)
-        if hasattr(feature, "values")
-        else people.columns[feature.name]
-        for feature in SCHEMA.features
-    }
-    labels = ["yes" if one else "no" for one in people.labels] if label is None else [label] * n
-    return {**columns, "sleeps_badly": np.array(labels, object), "row": np.arange(n)}
-
-
-def test_a_quarter_is_set_aside_and_no_row_is_on_both_sides() -> None:
-    split = split_rows(SCHEMA, table(401), seed=1)
-    assert (len(split.unseen_labels), len(split.labels)) == (100, 301)
-    everyone = SCHEMA.encode(table(401))["age"]
-    both = np.concatenate([split.asked["age"], split.unseen["age"]])
-    assert sorted(both) == sorted(everyone)
-
-
-def test_the_seed_draws_the_split() -> None:
-    first, again, other = (split_rows(SCHEMA, table(400), seed) for seed in (1, 1, 2))
-    assert np.array_equal(first.unseen["age"], again.unseen["age"])
-    assert not np.array_equal(first.unseen["age"], other.unseen["age"])
-
-
-@pytest.mark.parametrize(
-    ("n", "label", "what"),
-    [
-        (0, None, "no rows"),
-        (50, "no", "All 50 rows"),
-        (1, "no", "All 1 row of"),
-        (5, None, "5 rows, 1 is set aside"),
-        (2, None, "0 are set aside for testing, and one of the two parts has fewer than two classes"),
-    ],
-)
-def test_what_cannot_be_split_is_refused(n: int, label: str | None, what: str) -> None:
-    with pytest.raises(ShoalError) as error:
-        split_rows(SCHEMA, table(n, label), seed=0)
-    assert error.value.code == "SIM-003" and what in error.value.what
 
 
 def test_a_run_is_a_function_of_its_task() -> None:
@@ -108,11 +67,16 @@ def test_parameters_are_the_studys() -> None:
     assert params_for(parse(PAPER_TEXT), without_perturbation=True).epsilon == math.inf
 
 
-def test_what_is_not_simulated_is_refused() -> None:
-    for protocol in ("ddml", "sdq", "pfds"):
-        with pytest.raises(ShoalError) as error:
-            params_for(parse(study_text(protocol)))
-        assert error.value.code == "SIM-002" and protocol in error.value.what
+def test_plus_is_not_simulated_without_noise() -> None:
     with pytest.raises(ShoalError) as error:
         params_for(parse(study_text("anonml")), without_perturbation=True)
     assert error.value.code == "SIM-002" and "plus" in error.value.what
+
+
+def test_a_run_is_held_against_guessing_and_against_no_privacy() -> None:
+    rows = SPLIT.asked, SPLIT.labels, SPLIT.unseen, SPLIT.unseen_labels
+    assert yardsticks(PLUS, SPLIT) == {
+        "most_common": most_common(2, SPLIT.labels, SPLIT.unseen_labels),
+        "without_privacy": without_privacy(SCHEMA, *rows),
+    }
+    assert {*facts(PLUS)["phases"]} == {"placing", "answers"}

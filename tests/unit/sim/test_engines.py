@@ -17,9 +17,10 @@ from shoal.entropy import SeededEntropy
 from shoal.errors import ShoalError, TransportError
 from shoal.protocols.anonml.params import Plus
 from shoal.sim import engines
-from shoal.sim.anonml import Outcome, Split, Task, run
+from shoal.sim.anonml import run
 from shoal.sim.engines import address_of, adopt, check_engine, end_after, run_adopted, run_all, serve
 from shoal.sim.people import SCHEMA, make_people
+from shoal.sim.runs import Outcome, Split, Task
 
 PEOPLE = make_people(300, SeededEntropy(3))
 SPLIT = Split(PEOPLE.columns, PEOPLE.labels, PEOPLE.columns, PEOPLE.labels)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
+from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error, r2_score, roc_auc_score, root_mean_squared_error
 
 from shoal.domain import Categorical, Numeric, Schema
 from shoal.errors import UsageError
-from shoal.sim.scores import most_common, scores_of, without_privacy
+from shoal.sim.scores import errors_of, mean_label, most_common, scores_of, without_privacy
 
 RNG = np.random.default_rng(1)
 
@@ -27,6 +27,19 @@ def test_scores_are_scikit_learns(n_classes: int) -> None:
     assert scores.accuracy == accuracy_score(labels, decisions)
     assert scores.f1 == pytest.approx(f1_score(labels, decisions, average=average))
     assert scores.auc == pytest.approx(by_class[1] if n_classes == 2 else np.mean(by_class))
+
+
+def test_errors_are_scikit_learns() -> None:
+    labels, predicted = RNG.normal(5, 3, 200), RNG.normal(5, 3, 200)
+    errors = errors_of(predicted, labels)
+    assert errors.rmse == pytest.approx(root_mean_squared_error(labels, predicted))
+    assert errors.mean_absolute_error == pytest.approx(mean_absolute_error(labels, predicted))
+    assert errors.r_squared == pytest.approx(r2_score(labels, predicted))
+
+
+def test_the_mean_is_that_of_the_rows_to_learn_from() -> None:
+    errors = mean_label(np.array([1.0, 3.0]), np.array([2.0, 4.0]))
+    assert (errors.rmse, errors.mean_absolute_error, errors.r_squared) == (2**0.5, 1.0, -1.0)
 
 
 def test_a_class_that_no_row_has_is_left_out_of_the_means() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from shoal.errors import ShoalError
-from shoal.sim.anonml import Outcome
-from shoal.sim.scores import Mean, Scores
+from shoal.sim.runs import Outcome
+from shoal.sim.scores import Errors, Mean, Scores
 from shoal.sim.sweep import grid, parse_sweeps, summary, vary
 from shoal.study.load import parse
 from shoal.study.templates import study_text
@@ -93,3 +93,27 @@ def test_a_summary_is_mean_and_standard_error_of_each_measure() -> None:
         "auc": Mean(0.8, pytest.approx(0.2 / 3**0.5)),  # type: ignore[arg-type]
         "f1": Mean(0.5, 0.0),
     }
+
+
+def test_a_summary_of_errors_has_their_measures() -> None:
+    outcomes = [Outcome(Errors(rmse, 0.1, 0.5), 1, (1,), {}) for rmse in (1.0, 3.0)]
+    assert summary(outcomes) == {
+        "rmse": Mean(2.0, 1.0),
+        "mean_absolute_error": Mean(0.1, 0.0),
+        "r_squared": Mean(0.5, 0.0),
+    }
+
+
+def test_the_figures_of_ddml_can_be_varied() -> None:
+    texts = ["n_updates=2", "n_instances=5", "learning_rate=0.5", "clip=2", "batch_size=1"]
+    [point] = grid(parse(study_text("ddml")), parse_sweeps(texts))
+    study = point.study
+    assert study.ddml is not None and study.privacy.n_updates == 2
+    assert (study.ddml.n_instances, study.ddml.learning_rate, study.ddml.clip, study.ddml.batch_size) == (5, 0.5, 2.0, 1)
+
+
+@pytest.mark.parametrize("text", ["n_updates=2", "n_instances=5", "clip=1"])
+def test_a_figure_of_another_protocol_is_refused(text: str) -> None:
+    with pytest.raises(ShoalError) as error:
+        grid(STUDY, parse_sweeps([text]))
+    assert error.value.code == "SPEC-022"

@@ -31,7 +31,7 @@ from shoal.protocols.ddml.blocks import (
     State,
     Table,
 )
-from shoal.protocols.ddml.links import _MOST
+from shoal.protocols.ddml.links import MOST
 from shoal.protocols.ddml.merging import LIMIT, Weights
 
 
@@ -107,9 +107,9 @@ def _to_residuals(link: int, scores: Floats, target: float) -> None:
         return
     score = scores[0]
     if link == LOGIT:
-        score = 1 / (1 + math.exp(-min(max(score, -_MOST), _MOST)))
+        score = 1 / (1 + math.exp(-min(max(score, -MOST), MOST)))
     elif link == LOG:
-        score = math.exp(min(max(score, -_MOST), _MOST))
+        score = math.exp(min(max(score, -MOST), MOST))
     scores[0] = score - target
 
 

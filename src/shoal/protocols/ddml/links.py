@@ -12,7 +12,7 @@ from shoal.protocols.ddml.design import Floats, Inputs
 
 Link = Literal["identity", "logit", "log", "multinomial"]
 
-_MOST = 30.0
+MOST = 30.0
 """Scores beyond this are as good as certain; e^30 is far from leaving a float."""
 
 
@@ -33,10 +33,10 @@ def means(link: Link, scores: Floats) -> Floats:
     if link == "identity":
         return scores
     if link == "logit":
-        chances: Floats = 1 / (1 + np.exp(-np.clip(scores, -_MOST, _MOST)))
+        chances: Floats = 1 / (1 + np.exp(-np.clip(scores, -MOST, MOST)))
         return chances
     if link == "log":
-        rates: Floats = np.exp(np.clip(scores, -_MOST, _MOST))
+        rates: Floats = np.exp(np.clip(scores, -MOST, MOST))
         return rates
     odds = np.exp(scores - scores.max(axis=1, keepdims=True))
     shares: Floats = odds / odds.sum(axis=1, keepdims=True)

@@ -273,6 +273,7 @@ def charged(event: Event, p: int) -> Event:
     return replace(event, parameters={**event.parameters, "weights": p}, scope=scope, epsilon=epsilon)
 
 
+@lru_cache(maxsize=256)
 def price(params: Params) -> Event | None:
     """What a ledger is charged for one update, the same in every epoch; None without noise."""
     event = make_step(params).event

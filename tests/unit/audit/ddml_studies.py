@@ -1,0 +1,117 @@
+"""Small studies of DDML, and peers that send more than they should."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from shoal.entropy import SeededEntropy
+from shoal.messages.base import Array
+from shoal.protocols.ddml.judging import read_weights
+from shoal.protocols.ddml.merging import add
+from shoal.protocols.ddml.peer import DDMLPeer
+from shoal.protocols.ddml.step import make_step
+from shoal.study.spec import Study
+
+FEATURES: list[dict[str, Any]] = [
+    {"name": "hour", "range": [0, 24], "missing": False},
+    {"name": "topic", "values": ["news", "bill"], "missing": False},
+]
+
+
+def make_study(epsilon: float, *, n_updates: int = 1, unit: str = "update", delta: float = 0.0, **more: Any) -> Study:
+    """A study of two classes and three weights."""
+    return Study.model_validate(
+        {
+            "title": "Reminders",
+            "purpose": "Which are opened?",
+            "contact": "a@example.org",
+            "protocol": "ddml",
+            "label": {"name": "opened", "values": ["no", "yes"]},
+            "feature": FEATURES,
+            "privacy": {"epsilon": epsilon, "n_updates": n_updates, "unit": unit, "delta": delta},
+            "participation": {"minimum": 100, "size": 10_000},
+            **more,
+        }
+    )
+
+
+TEXTS = [*FEATURES, {"name": "words", "buckets": 8}]
+THREE = {"name": "kind", "values": ["a", "b", "c"]}
+NUMBER = {"name": "price", "range": [10, 20]}
+STUDIES = {
+    "plus": make_study(2.0),
+    "paper": make_study(2.0, variant="paper"),
+    "weight": make_study(1.0, unit="weight"),
+    "delta": make_study(64.0, delta=1e-2, feature=[{"name": f"f{i}", "range": [0, 1], "missing": False} for i in range(199)]),
+    "three updates": make_study(3.0, n_updates=3, variant="paper"),
+    "crosses": make_study(2.0, ddml={"crosses": [["hour", "topic"]]}),
+    "texts": make_study(2.0, feature=TEXTS, ddml={"crosses": [["words", "topic"]]}),
+    "classes": make_study(2.0, label=THREE),
+    "number": make_study(2.0, label=NUMBER),
+    "counts": make_study(2.0, label=NUMBER, ddml={"link": "log"}),
+}
+
+
+class HalfNoise(DDMLPeer):
+    """Draws its noise for twice the epsilon that it pays."""
+
+    factor = 2
+
+    def answer(self, state, question, entropy):
+        honest, rates = self.params, self.params.rates
+        self.params = replace(honest, epsilon=self.factor * honest.epsilon, learning_rate=rates.learning_rate, clip=rates.clip)
+        try:
+            return super().answer(state, question, entropy)
+        finally:
+            self.params = honest
+
+
+class TenthNoise(HalfNoise):
+    """Draws its noise for ten times the epsilon that it pays."""
+
+    factor = 10
+
+
+class Unclipped(DDMLPeer):
+    """Adds the right noise to a gradient as long as it comes."""
+
+    def answer(self, state, question, entropy):
+        honest = super().answer(state, question, entropy)
+        step, weights = make_step(self.params), read_weights(state.instance.weights, self.params)
+        moved = np.rint(-step.scale * self._rows.reveal().gradient(self.params, weights)).astype(np.int64)
+        return honest.replace(weights=Array.of(add(weights, step.noise.randomise_many(moved, entropy))))
+
+
+class Repetitive(DDMLPeer):
+    """Draws its noise once, and uses it for every update."""
+
+    seed = None
+
+    def answer(self, state, question, entropy):
+        self.seed = entropy.word() if self.seed is None else self.seed
+        return super().answer(state, question, SeededEntropy(self.seed))
+
+
+class Shy(DDMLPeer):
+    """Looks at its label before it draws again."""
+
+    def released(self, state, question, message):
+        state, effects = super().released(state, question, message)
+        return state, effects if self._rows.reveal().targets[0] else ()
+
+
+class Eager(DDMLPeer):
+    """Goes on after its last update, and would send four times as many."""
+
+    def __init__(self, study, params, columns, labels):
+        super().__init__(study, replace(params, n_updates=4 * params.n_updates, epsilon=4 * params.epsilon), columns, labels)
+
+
+class Cheap(DDMLPeer):
+    """Tells its ledger less than it spends."""
+
+    def price(self, question):
+        return replace(super().price(question), epsilon=0.1)

@@ -1,0 +1,104 @@
+"""Which rows are set aside, who drops out, and what cannot be split."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from shoal.domain import Columns, Numeric, Schema
+from shoal.entropy import SeededEntropy
+from shoal.errors import ShoalError
+from shoal.protocols.anonml.params import Plus
+from shoal.sim.people import SCHEMA, make_people
+from shoal.sim.runs import Task, split_rows, who_stays
+
+
+def table(n: int, label: str | None = None) -> Columns:
+    people = make_people(n, SeededEntropy(4))
+    columns = {
+        feature.name: np.array([feature.values[i] for i in people.columns[feature.name]], object)
+        if hasattr(feature, "values")
+        else people.columns[feature.name]
+        for feature in SCHEMA.features
+    }
+    labels = ["yes" if one else "no" for one in people.labels] if label is None else [label] * n
+    return {**columns, "sleeps_badly": np.array(labels, object), "row": np.arange(n)}
+
+
+def test_a_quarter_is_set_aside_and_no_row_is_on_both_sides() -> None:
+    split = split_rows(SCHEMA, table(401), seed=1)
+    assert (len(split.unseen_labels), len(split.labels)) == (100, 301)
+    everyone = SCHEMA.encode(table(401))["age"]
+    both = np.concatenate([split.asked["age"], split.unseen["age"]])
+    assert sorted(both) == sorted(everyone)
+
+
+def test_the_seed_draws_the_split() -> None:
+    first, again, other = (split_rows(SCHEMA, table(400), seed) for seed in (1, 1, 2))
+    assert np.array_equal(first.unseen["age"], again.unseen["age"])
+    assert not np.array_equal(first.unseen["age"], other.unseen["age"])
+
+
+@pytest.mark.parametrize(
+    ("n", "label", "what"),
+    [
+        (0, None, "no rows"),
+        (50, "no", "All 50 rows"),
+        (1, "no", "All 1 row of"),
+        (5, None, "5 rows, 1 is set aside"),
+        (2, None, "0 are set aside for testing, and one of the two parts has fewer than two different labels"),
+    ],
+)
+def test_what_cannot_be_split_is_refused(n: int, label: str | None, what: str) -> None:
+    with pytest.raises(ShoalError) as error:
+        split_rows(SCHEMA, table(n, label), seed=0)
+    assert error.value.code == "SIM-003" and what in error.value.what
+
+
+NUMBERS = Schema([Numeric("x", 0, 1000)], label=Numeric("y", 0, 10))
+
+
+def test_a_number_needs_no_classes() -> None:
+    columns = {"x": np.arange(40.0), "y": np.linspace(0, 10, 40)}
+    split = split_rows(NUMBERS, columns, seed=1)
+    assert sorted([*split.labels, *split.unseen_labels]) == sorted(columns["y"])
+    with pytest.raises(ShoalError, match="SIM-003"):
+        split_rows(NUMBERS, {**columns, "y": np.full(40, 5.0)}, seed=1)
+
+
+def test_rows_to_learn_from_stay_in_the_order_of_the_table() -> None:
+    split = split_rows(NUMBERS, {"x": np.arange(400.0), "y": np.arange(400) % 10}, seed=1)
+    assert np.all(np.diff(split.asked["x"]) > 0) and split.holders is None
+
+
+def test_rows_of_one_holder_are_not_parted() -> None:
+    holders = np.array([f"d{i % 40}" for i in range(400)], object)
+    columns = {"x": np.arange(400.0), "y": np.arange(400) % 7, "device": holders}
+    split = split_rows(NUMBERS, columns, seed=1, holder="device")
+    asked, unseen = (set(holders[part["x"].astype(int)]) for part in (split.asked, split.unseen))
+    assert len(unseen) == 10 and len(asked) == 30 and not asked & unseen
+    assert split.holders is not None
+    pairs = set(zip(split.holders.tolist(), holders[split.asked["x"].astype(int)].tolist(), strict=True))
+    assert len(pairs) == 30
+
+
+@pytest.mark.parametrize(("cell", "code"), [(None, "DATA-005"), ("d", "DATA-001")])
+def test_a_holder_must_be_known(cell: str | None, code: str) -> None:
+    columns = {"x": np.arange(9.0), "y": np.arange(9) % 2, "device": np.array([*"abcdefgh", cell], object)}
+    with pytest.raises(ShoalError) as error:
+        split_rows(NUMBERS, columns, seed=1, holder="device" if cell is None else "phone")
+    assert error.value.code == code
+
+
+def test_who_stays_is_a_share_drawn_by_the_task() -> None:
+    task = Task(Plus(SCHEMA, 1.0, 10), seed=1, dropout=0.25)
+    stays = who_stays(4000, task)
+    # Eight standard deviations of a binomial count.
+    assert abs(stays.sum() - 3000) < 8 * math.sqrt(4000 * 0.25 * 0.75)
+    assert np.array_equal(stays, who_stays(4000, task))
+    assert who_stays(7, Task(task.params, seed=1)).all()
+    with pytest.raises(ShoalError) as error:
+        who_stays(3, Task(task.params, seed=1, dropout=1 - 1e-9))
+    assert error.value.code == "SIM-003" and "nobody" in error.value.what
