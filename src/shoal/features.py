@@ -236,7 +236,7 @@ class Text:
                 fix=f"Give 2 to {MAX_BUCKETS:,} buckets, and ngrams of 1 to {MAX_NGRAM}.",
             )
 
-    def encode(self, column: npt.NDArray[Any], outside: Outside = "error") -> npt.NDArray[np.object_]:
+    def encode(self, column: npt.NDArray[Any], outside: Outside = "error") -> npt.NDArray[np.object_]:  # noqa: ARG002 - no text is outside
         """For each text the buckets of its n-grams, as an array; none where it is missing, which is an error where none may be."""
         cells = as_column(self.name, column)
         gone = np.fromiter(map_texts(self.name, cells, lambda text: text is None), bool, len(cells))

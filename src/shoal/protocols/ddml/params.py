@@ -114,7 +114,7 @@ class Params:
 
     @cached_property
     def n_weights(self) -> int:
-        """p."""
+        """How many weights a model has: p."""
         return self.n_outputs * self.design.width
 
     @property

@@ -6,7 +6,6 @@ extra ``sim``) it happens a few million times a second; without it, or where com
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -221,10 +220,9 @@ def _begin(params: Params, way: Way, drawn: Ints, entropy: Entropy) -> State:
 
     Notes
     -----
-    Ref: DDML §III-C, §V-A: where there is no noise, instances begin as if gradients of up to 1 had been hidden with epsilon 1.
+    Ref: DDML §III-C. Without noise the instances begin alike; the paper spreads them as if epsilon were 1 (§V-A), at its rate a little.
     """
-    step, p = make_step(params), params.n_weights
-    deviation = math.sqrt(8) * step.scale * min(1.0, step.clip) if isinstance(step, BareStep) else step.deviation
+    p, deviation = params.n_weights, make_step(params).deviation
     instances = initial(way.n_instances, p, steady_variance(way.n_instances, way.part) * deviation**2, entropy)
     models = np.concatenate([instances, instances[drawn]])
     return State(models, np.zeros(p), np.zeros(p), np.zeros(p), np.zeros(params.n_outputs), np.zeros(3, np.int64))

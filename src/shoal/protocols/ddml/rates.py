@@ -2,7 +2,7 @@
 
 The rule: let the noise of all updates, added up, be as long as the weights of a model may be. So its length R is fixed, and the learning
 rate follows: an update moves the mean of the instances by eta = beta gamma / k times its gradient, n of them add noise of length
-eta s sqrt(n), where s is the length of the noise on one gradient, and that is to be R.
+eta s sqrt(n), where s is the length of one noisy gradient, and that is to be R.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RADIUS = {"logit": 3.0, "multinomial": 3.0, "log": 1.5, "identity": 0.5}
 """R, for each score of a row: a logit's weights are larger than those of a mean in [0, 1]."""
 
 _CLIP = {"logit": 0.25, "multinomial": 0.25, "log": 0.125, "identity": 0.125}
-"""A gradient is clipped to this part of the largest row: directions count for more than lengths. A number is missed by less than a class."""
+"""A gradient is clipped to this part of the largest row: directions count for more than lengths."""
 
 _WEIGHT_CLIP = 0.02
 _PAPER_CLIP = 1.0
@@ -59,18 +59,20 @@ def choose_rates(params: Params) -> Rates:
     clip = params.clip if params.clip is not None else _clip(params)
     lengths = noise_lengths(params, clip)
     hiding = min(lengths, key=lengths.__getitem__)
-    rate = params.learning_rate if params.learning_rate is not None else _learning_rate(params, lengths[hiding])
+    # What k-closest sends has one length, gradient and noise together; elsewhere the gradient comes on top.
+    length = lengths[hiding] if hiding == "closest" else math.hypot(lengths[hiding], _longest(params, clip))
+    rate = params.learning_rate if params.learning_rate is not None else _learning_rate(params, length)
     return Rates(rate, clip, hiding)
 
 
 def noise_lengths(params: Params, clip: float) -> dict[Hiding, float]:
     """The root mean square length of the noise on one gradient, for each mechanism that unit, variant and delta allow.
 
-    Each is made for gradients that reach the clip in the same rows; without noise, the length of the gradient stands in its place.
+    Each is made for gradients that reach the clip in the same rows.
     """
     epsilon, p = params.epsilon_release, params.n_weights
     if params.is_bare:
-        return {"none": clip}
+        return {"none": 0.0}
     if params.unit == "weight":
         return {"each-weight": math.sqrt(2 * p) * 2 * clip / epsilon}
     lengths: dict[Hiding, float] = {"laplace": math.sqrt(2 * p) * 2 * l1_clip(params, clip) / epsilon}
@@ -90,6 +92,11 @@ def l1_clip(params: Params, clip: float) -> float:
     """
     l1, l2 = params.design.norms
     return clip * l1 / l2 * (math.sqrt(2) if params.n_outputs > 1 else 1)
+
+
+def _longest(params: Params, clip: float) -> float:
+    """The length of the longest clipped gradient."""
+    return clip * math.sqrt(params.n_weights) if params.unit == "weight" else clip
 
 
 def _clip(params: Params) -> float:

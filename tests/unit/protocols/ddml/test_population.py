@@ -157,13 +157,9 @@ def test_those_under_way_at_first_are_instances_that_were_drawn() -> None:
     assert len({tuple(one) for one in models[:4].tolist()}) == 4 and (models[4:] == models[drawn]).all()
 
 
-def test_without_noise_they_begin_as_if_epsilon_were_one() -> None:
+def test_without_noise_they_begin_alike() -> None:
     bare = Params(LINE, math.inf, 400, unit="weight", n_instances=2000, merge="discard", learning_rate=0.01, clip=1.0)
-    unclipped = replace(bare, clip=1e9)
-    expected = 2000 / 2 * 8 * (0.01 * 2**20) ** 2
-    for params in (bare, unclipped):
-        assert run(params, easy(0, params)).instances.var() == pytest.approx(expected, rel=0.1)
-    assert not run(replace(bare, n_instances=1), easy(0, bare)).instances.any()
+    assert not run(bare, easy(0, bare)).instances.any()
 
 
 def test_the_step_falls_from_epoch_to_epoch() -> None:

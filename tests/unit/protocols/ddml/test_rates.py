@@ -25,12 +25,17 @@ def test_what_the_study_says_is_taken() -> None:
     assert replace(STUDY, learning_rate=0.3, clip=0.7).rates.clip == 0.7
 
 
-@pytest.mark.parametrize("change", [{}, {"merge": "discard"}, {"n_instances": 5}, {"size": 1_000_000}, {"epsilon": 1.0}, {"unit": "weight"}])
+@pytest.mark.parametrize(
+    "change", [{}, {"merge": "discard"}, {"n_instances": 5}, {"size": 1_000_000}, {"epsilon": 1.0}, {"unit": "weight"}]
+)
 def test_the_noise_of_all_updates_adds_up_to_the_same_length(change: dict[str, object]) -> None:
     params = replace(STUDY, **change)  # type: ignore[arg-type]
     step = make_step(params)
+    length = step.deviation * math.sqrt(params.n_weights)
+    if params.unit == "weight":
+        length = math.hypot(length, step.scale * params.rates.clip * math.sqrt(params.n_weights))
     # An update moves the mean of the instances by beta / k of itself, and noise adds up by squares.
-    moved = step.deviation * math.sqrt(params.n_weights) * 2**-params.fraction_bits * part_of(params.merge) / params.n_instances
+    moved = length * 2**-params.fraction_bits * part_of(params.merge) / params.n_instances
     assert moved * math.sqrt(params.n_expected) == pytest.approx(3.0, rel=0.01)
 
 
@@ -43,6 +48,12 @@ def test_several_classes_may_have_as_much_longer_weights_and_numbers_shorter_one
         length = noise_lengths(params, params.rates.clip)[params.rates.hiding]
         radii[link] = params.rates.learning_rate * part_of(params.merge) / params.n_instances * length * math.sqrt(params.n_expected)
     assert radii == pytest.approx({"logit": 3.0, "multinomial": 3.0 * math.sqrt(3), "log": 1.5, "identity": 0.5})
+
+
+def test_where_there_is_little_noise_the_gradients_themselves_count() -> None:
+    bare, paper = (replace(STUDY, epsilon=epsilon, variant="paper").rates.learning_rate for epsilon in (math.inf, 64.0))
+    assert paper < bare
+    assert bare == pytest.approx(3.0 * 200 / (STUDY.rates.clip * 100))
 
 
 def test_two_updates_share_epsilon_and_are_as_many_as_twice_the_devices() -> None:
@@ -61,7 +72,7 @@ def test_the_mechanism_with_the_least_noise_is_taken_among_those_allowed() -> No
     assert set(noise_lengths(replace(STUDY, delta=1e-6), 1.0)) == {"laplace", "closest", "gaussian"}
     assert set(noise_lengths(replace(STUDY, variant="paper"), 1.0)) == {"laplace"}
     assert set(noise_lengths(replace(STUDY, unit="weight"), 1.0)) == {"each-weight"}
-    assert noise_lengths(replace(STUDY, epsilon=math.inf), 1.0) == {"none": 1.0}
+    assert noise_lengths(replace(STUDY, epsilon=math.inf), 1.0) == {"none": 0.0}
     assert STUDY.rates.hiding == "closest"
     # A single number and much budget: Laplace noise has the least variance.
     alone = Params(Schema([Numeric("x", 0, 1, missing=False)], label=Categorical("y", ["no", "yes"])), 32.0, 100)

@@ -1,0 +1,1 @@
+"""Participants that cheat: tools for tests and for doubters."""

@@ -1,0 +1,155 @@
+"""A model that comes back is accepted or refused from the k instances alone: nobody knows which of them it was made from.
+
+A weight's deviation is z = (w - centre) / sqrt(s^2 + sigma^2), where s^2 is the variance of the instances, half this weight's and half that
+of all weights, and sigma^2 that of an honest update's noise. An update is refused if one z is too large, or all of them together are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.entropy import SeededEntropy
+from shoal.protocols.ddml.honest import Deviations, Kind, Moves, centre_and_spread, deviations, moves_of, scales, sigma_of
+from shoal.protocols.ddml.merging import LIMIT, Weights
+from shoal.protocols.ddml.params import Params
+from shoal.protocols.ddml.step import make_step
+
+Floats = npt.NDArray[np.float64]
+
+CHANCE = 0.0025
+"""How often each of the two tests may refuse an honest update."""
+
+_TAIL = 100
+"""Samples in the tail from which a rarer quantile is foretold."""
+
+_BLOCK = 1 << 13
+"""Weights that are judged at a time: what lies between stays in the cache, which makes 50,000 of them three times as fast."""
+
+OUT_OF_RANGE = "a weight lies outside the range of weights"
+ONE_TOO_FAR = "a weight lies further from the instances than honest noise and gradients reach"
+ALL_TOO_FAR = "the weights together lie further from the instances than honest noise and gradients reach"
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The largest deviation of a weight, and the root mean square over all weights, that are still accepted."""
+
+    largest: float
+    rms: float
+
+
+@lru_cache(maxsize=64)
+def calibrate(params: Params, in_flight: int = 0, spam_threshold: float | None = None) -> Thresholds:
+    """Thresholds that refuse about one honest update of 200: the same for everyone, because they are simulated from public figures.
+
+    Parameters
+    ----------
+    params
+        The study.
+    in_flight
+        Updates that are under way, on average, when one arrives.
+    spam_threshold
+        t, where the study sets the largest deviation itself.
+
+    Notes
+    -----
+    Ref: DDML §III-D4, which leaves t open. Gradients are the largest that are legal, always in the same direction.
+    """
+    moves = moves_of(params)
+    entropy = SeededEntropy(f"ddml spam {params.n_instances} {params.merge} {params.n_weights} {in_flight}")
+    seen = deviations(params, moves, in_flight, entropy)
+    thresholds = Thresholds(_largest(seen, moves), _rms(seen, moves))
+    return thresholds if spam_threshold is None else replace(thresholds, largest=spam_threshold)
+
+
+def _largest(seen: Deviations, moves: Moves) -> float:
+    """Given the genealogy the weights are independent: n of them go too far at most n / q times as often as q do."""
+    return max(
+        _quantile(seen.largest[:, i], CHANCE / len(mix) * kind.n_columns / kind.n_weights)
+        for i, (mix, kind) in enumerate((mix, kind) for mix in moves.mixes for kind in mix)
+    )
+
+
+def _rms(seen: Deviations, moves: Moves) -> float:
+    """The worst of the models that may arise."""
+    squares = iter([_for_all_weights(seen, i, kind) for i, kind in enumerate(moves.kinds)])
+    models = [np.average([next(squares) for _ in mix], axis=0, weights=[kind.n_weights for kind in mix]) for mix in moves.mixes]
+    return math.sqrt(max(_quantile(means, CHANCE) for means in models))
+
+
+def _for_all_weights(seen: Deviations, i: int, kind: Kind) -> Floats:
+    """Mean squares of all weights of a kind, from those of its columns: what more weights would average out is taken off."""
+    squares = seen.squares[:, i]
+    if kind.n_columns == kind.n_weights:
+        return squares
+    mean, swing = float(squares.mean()), float(squares.var())
+    within = float((seen.fourths[:, i] - squares**2).mean())
+    # What the genealogy does, with a standard error of it, and what is left of the weights' own swing.
+    kept = max(0.0, swing - within / kind.n_columns) + swing * math.sqrt(2 / squares.size) + within / kind.n_weights
+    drawn_in: Floats = mean + math.sqrt(kept / swing) * (squares - mean) if swing else squares
+    return drawn_in
+
+
+def _quantile(values: Floats, chance: float) -> float:
+    """What is exceeded with a chance; beyond the reach of the sample by an exponential tail, the heaviest that occurs here."""
+    known = max(chance, _TAIL / values.size)
+    edge = float(np.quantile(values, 1 - known))
+    beyond = values[values > edge]
+    return edge + (float(beyond.mean()) - edge) * math.log(known / chance) if beyond.size else edge
+
+
+class Filter:
+    """Accepts or refuses the models that come back to a coordinator.
+
+    Examples
+    --------
+    >>> from shoal.domain import Categorical, Numeric, Schema
+    >>> schema = Schema([Numeric("age", 0, 100, missing=False)], label=Categorical("ill", ["no", "yes"]))
+    >>> params = Params(schema, epsilon=4.0, size=10_000, variant="paper")
+    >>> spam = Filter(params, calibrate(params, in_flight=5))
+    >>> instances = np.zeros((20, 2), np.int32)
+    >>> spam.judge_all(np.zeros(2, np.int32), instances)
+    >>> spam.judge_all(np.full(2, 1 << 30, np.int32), instances)
+    'the weights together lie further from the instances than honest noise and gradients reach'
+    """
+
+    def __init__(self, params: Params, thresholds: Thresholds) -> None:
+        self.params = params
+        self.thresholds = thresholds
+        self._sigma = sigma_of(make_step(params))
+
+    def judge(self, weights: Weights, centre: Floats, spread: Floats, epoch: int = 0) -> str | None:
+        """Why an update ``(p,)`` is refused, or None.
+
+        Parameters
+        ----------
+        weights
+            The model that came back.
+        centre, spread
+            Mean and standard deviation (divisor k - 1) of each weight over the instances; of up to k updates ago.
+        epoch
+            Of the update: its noise falls with the learning rate, where that falls.
+        """
+        if weights.min() < -LIMIT:
+            return OUT_OF_RANGE
+        sigma = self._sigma * (self.params.gamma(epoch) / self.params.gamma())
+        pooled, total, largest = float(spread @ spread) / spread.size, 0.0, 0.0
+        for start in range(0, weights.size, _BLOCK):
+            block = slice(start, start + _BLOCK)
+            squares = weights[block] - centre[block]
+            squares *= squares
+            squares /= scales(spread[block] ** 2, pooled, sigma)
+            total += float(squares.sum())
+            largest = max(largest, float(squares.max()))
+        if total > self.thresholds.rms**2 * weights.size:
+            return ALL_TOO_FAR
+        return ONE_TOO_FAR if largest > self.thresholds.largest**2 else None
+
+    def judge_all(self, weights: Weights, instances: Weights, epoch: int = 0) -> str | None:
+        """The same from the instances ``(k, p)`` themselves."""
+        return self.judge(weights, *centre_and_spread(instances.astype(np.float64)), epoch)

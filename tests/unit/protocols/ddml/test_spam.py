@@ -1,0 +1,174 @@
+"""The filter against its formula, its thresholds, and a small training run with honest devices and cheats."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shoal.attacks.ddml import constant, negated, random, scaled, stretched
+from shoal.domain import Categorical, Numeric, Schema, Text
+from shoal.entropy import SeededEntropy
+from shoal.protocols.ddml import honest
+from shoal.protocols.ddml.honest import sigma_of
+from shoal.protocols.ddml.merging import LIMIT, add, initial, merged, part_of, steady_variance
+from shoal.protocols.ddml.params import Params
+from shoal.protocols.ddml.spam import ALL_TOO_FAR, ONE_TOO_FAR, OUT_OF_RANGE, Filter, Thresholds, calibrate
+from shoal.protocols.ddml.step import make_step
+
+
+def params(p: int, **more) -> Params:
+    schema = Schema([Numeric(f"x{i}", 0, 1, missing=False) for i in range(p - 1)], label=Categorical("y", ["no", "yes"]))
+    return Params(schema, **{"epsilon": 4.0, "size": 10_000, "variant": "paper", **more})
+
+
+FIGURES = params(4)
+SIGMA = sigma_of(make_step(FIGURES))
+
+
+def around(spam: Filter, *deviations: float) -> str | None:
+    """The verdict on an update whose weights deviate so many units from a centre, where nothing but noise sets the unit."""
+    centre = np.array([0.0, 1e6, -1e6, 5.0])
+    weights = np.rint(centre + SIGMA * np.array(deviations)).astype(np.int32)
+    return spam.judge(weights, centre, np.zeros(4))
+
+
+def test_one_weight_too_far_is_refused_for_itself():
+    spam = Filter(FIGURES, Thresholds(3.0, 2.0))
+    assert around(spam, 2.99, 0, 0, 0) is None
+    assert around(spam, 3.01, 0, 0, 0) == ONE_TOO_FAR
+    assert around(spam, 0, 0, 0, -3.01) == ONE_TOO_FAR
+
+
+def test_all_weights_together_too_far_are_refused():
+    spam = Filter(FIGURES, Thresholds(3.0, 2.0))
+    assert around(spam, 1.99, -1.99, 1.99, 1.99) is None
+    assert around(spam, 2.01, -2.01, 2.01, 2.01) == ALL_TOO_FAR
+
+
+def test_the_unit_is_half_the_spread_of_a_weight_half_that_of_all_and_the_noise():
+    spread = SIGMA * np.array([1.0, 2.0, 3.0, 4.0])
+    unit = math.sqrt((4.0**2 + (1 + 4 + 9 + 16) / 4) / 2 + 1) * SIGMA
+    for size, verdict in ((2.99, None), (3.01, ONE_TOO_FAR)):
+        weights = np.array([0, 0, 0, round(size * unit)], np.int32)
+        assert Filter(FIGURES, Thresholds(3.0, 2.0)).judge(weights, np.zeros(4), spread) == verdict
+
+
+def test_many_weights_are_judged_block_by_block():
+    p = 20_000
+    schema = Schema([], Categorical("y", ["no", "yes"]), [Text("words", buckets=p - 1)])
+    figures = Params(schema, 4.0, 10_000, variant="paper", fraction_bits=24)
+    sigma, still = sigma_of(make_step(figures)), np.zeros(p)
+    spam = Filter(figures, Thresholds(3.0, 2.0))
+    for where in (0, 10_000, p - 1):
+        assert spam.judge((round(3.01 * sigma) * (np.arange(p) == where)).astype(np.int32), still, still) == ONE_TOO_FAR
+    for size, verdict in ((1.99, None), (2.01, ALL_TOO_FAR)):
+        assert spam.judge(np.full(p, round(size * sigma), np.int32), still, still) == verdict
+
+
+def test_judging_changes_nothing():
+    weights, centre, spread = np.array([1, 2, 3, 4], np.int32), np.ones(4), np.full(4, 2.0)
+    Filter(FIGURES, Thresholds(3.0, 2.0)).judge(weights, centre, spread)
+    assert (weights.tolist(), centre.tolist(), spread.tolist()) == ([1, 2, 3, 4], [1.0] * 4, [2.0] * 4)
+
+
+def test_the_instances_themselves_give_the_same_verdict():
+    rng = np.random.default_rng(1)
+    instances = rng.integers(-10_000, 10_000, (5, 4)).astype(np.int32)
+    spam = Filter(FIGURES, Thresholds(3.0, 2.0))
+    for size in (1e3, 1e4, 1e5, 1e6):
+        weights = rng.normal(0, size, 4).astype(np.int32)
+        expected = spam.judge(weights, instances.mean(axis=0), instances.std(axis=0, ddof=1))
+        assert spam.judge_all(weights, instances) == expected
+
+
+def test_a_single_instance_is_enough():
+    spam, only = Filter(FIGURES, Thresholds(3.0, 2.0)), np.zeros((1, 4), np.int32)
+    assert spam.judge_all(np.array([round(SIGMA), 0, 0, 0], np.int32), only) is None
+    assert spam.judge_all(np.array([round(4 * SIGMA), 0, 0, 0], np.int32), only) == ONE_TOO_FAR
+
+
+def test_a_weight_out_of_range_is_refused_at_once():
+    spam, least = Filter(FIGURES, Thresholds(math.inf, math.inf)), np.full(4, -LIMIT - 1, np.int32)
+    assert spam.judge(least, np.zeros(4), np.zeros(4)) == OUT_OF_RANGE
+    assert spam.judge(np.full(4, -LIMIT, np.int32), np.zeros(4), np.zeros(4)) is None
+
+
+def test_the_noise_of_a_later_epoch_is_smaller_where_the_rate_falls():
+    weights, still = np.array([round(2.5 * SIGMA), 0, 0, 0], np.int32), np.zeros(4)
+    falling, steady = (Filter(params(4, decay=decay), Thresholds(3.0, 2.0)) for decay in ("sqrt", "none"))
+    assert falling.judge(weights, still, still) is None
+    assert falling.judge(weights, still, still, epoch=3) == ALL_TOO_FAR
+    assert falling.judge_all(weights, np.zeros((2, 4), np.int32), epoch=3) == ALL_TOO_FAR
+    assert steady.judge(weights, still, still, epoch=3) is None
+
+
+def test_everyone_calibrates_to_the_same_thresholds():
+    first = calibrate(FIGURES, 2)
+    assert calibrate(params(4), 2) is first
+    calibrate.cache_clear()
+    assert calibrate(FIGURES, 2) == first
+
+
+def test_a_study_may_set_the_largest_deviation_itself():
+    assert calibrate(FIGURES, 0, 3.5) == Thresholds(3.5, calibrate(FIGURES, 0).rms)
+
+
+def test_thresholds_follow_from_the_law_of_the_noise():
+    # Among 20 weights, that have noise of variance 1 and hardly anything else, the largest of Laplace noise goes further.
+    laplace, closest = calibrate(params(20), 0), calibrate(params(20, variant="plus"), 0)
+    chance_of_each = 0.0025 / 20
+    assert math.isclose(laplace.largest, -math.log(chance_of_each) / math.sqrt(2), rel_tol=0.15)
+    assert closest.largest < math.sqrt(20)
+    # Directions have one length: only the spread of the instances makes them seem longer or shorter.
+    assert closest.rms < 1.25 < laplace.rms
+
+
+def test_replaced_instances_swing_more_than_blended_ones():
+    assert calibrate(params(20, merge="discard"), 0).rms > calibrate(params(20), 0).rms + 0.1
+
+
+@pytest.mark.parametrize("merge", ["blend", "discard"])
+def test_few_columns_foretell_what_many_weights_do(merge, monkeypatch):
+    figures = params(200, merge=merge, n_instances=8)
+    exact = replace(figures, size=10_001)  # the same thresholds under another key of the cache
+    monkeypatch.setattr(honest, "COLUMNS", 30)
+    foretold = calibrate(figures, 1)
+    monkeypatch.setattr(honest, "COLUMNS", 200)
+    whole = calibrate(exact, 1)
+    assert math.isclose(foretold.rms, whole.rms, rel_tol=0.1)
+    assert 0.9 * whole.largest < foretold.largest < 1.4 * whole.largest
+
+
+def test_without_noise_only_gradients_count():
+    figures = params(300, epsilon=math.inf)
+    spam = Filter(figures, calibrate(figures, 0))
+    assert spam.judge_all(np.full(300, round(sigma_of(make_step(figures))), np.int32), np.zeros((20, 300), np.int32)) is None
+    assert spam.judge_all(np.full(300, 1 << 30, np.int32), np.zeros((20, 300), np.int32)) == ALL_TOO_FAR
+
+
+@pytest.mark.parametrize("merge", ["blend", "discard"])
+@pytest.mark.parametrize("more", [{"variant": "plus"}, {}, {"unit": "weight"}, {"variant": "plus", "delta": 1e-6, "epsilon": 1.0}])
+def test_honest_updates_pass_and_false_models_do_not(merge, more):
+    figures = params(30, merge=merge, n_instances=10, fraction_bits=24, **more)
+    step, entropy, in_flight = make_step(figures), SeededEntropy(3), 3
+    spam, variance = Filter(figures, calibrate(figures, in_flight)), steady_variance(10, part_of(merge))
+    learned = np.rint(4 * sigma_of(step) * math.sqrt(1 + variance) * np.random.default_rng(1).choice([-1, 1], 30)).astype(np.int64)
+    instances = add(initial(10, 30, variance * sigma_of(step) ** 2, entropy), learned)
+    slope = np.full(30, figures.rates.clip / 30)
+    pending, refused, n, caught = [], 0, 250, 0
+    for i in range(n + in_flight):
+        drawn = instances[entropy.below(10)].copy()
+        pending.append((drawn, add(drawn, step.draw(slope, entropy))))
+        if i < in_flight:
+            continue
+        drawn, update = pending.pop(entropy.below(len(pending)))
+        refused += spam.judge_all(update, instances) is not None
+        for false in (random(update, entropy), negated(update), constant(update, 0), scaled(update, 3), stretched(drawn, update, 10)):
+            caught += spam.judge_all(false, instances) is not None
+        slot = entropy.below(10)
+        instances[slot] = merged(instances[slot], update, part_of(merge))
+    assert refused <= 0.02 * n
+    assert caught >= 0.98 * 5 * n
