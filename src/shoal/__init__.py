@@ -6,21 +6,36 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shoal.domain import Categorical, Numeric, Schema, SchemaInferredWarning
+    from shoal.domain import Categorical, Numeric, Schema, SchemaInferredWarning, Text
     from shoal.errors import ShoalError
     from shoal.estimators.anonml import AnonMLClassifier
+    from shoal.estimators.ddml import DDMLClassifier, DDMLRegressor
 
 __version__ = "0.1.0"
 
-__all__ = ["AnonMLClassifier", "Categorical", "Numeric", "Schema", "SchemaInferredWarning", "ShoalError", "__version__"]
+__all__ = [
+    "AnonMLClassifier",
+    "Categorical",
+    "DDMLClassifier",
+    "DDMLRegressor",
+    "Numeric",
+    "Schema",
+    "SchemaInferredWarning",
+    "ShoalError",
+    "Text",
+    "__version__",
+]
 
 _HOME = {
     "AnonMLClassifier": "shoal.estimators.anonml",
     "Categorical": "shoal.domain",
+    "DDMLClassifier": "shoal.estimators.ddml",
+    "DDMLRegressor": "shoal.estimators.ddml",
     "Numeric": "shoal.domain",
     "Schema": "shoal.domain",
     "SchemaInferredWarning": "shoal.domain",
     "ShoalError": "shoal.errors",
+    "Text": "shoal.domain",
 }
 
 

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from shoal import AnonMLClassifier
+from shoal import AnonMLClassifier, DDMLClassifier, DDMLRegressor
 
 ESTIMATORS = [
     AnonMLClassifier(),
@@ -20,6 +20,13 @@ ESTIMATORS = [
     AnonMLClassifier(trust="shuffled", delta=1e-6),
     AnonMLClassifier(variant="paper", n_partitions=2, n_subsets=1, subset_size=1),
     AnonMLClassifier(variant="paper", epsilon=float("inf"), n_partitions=1, n_subsets=1, subset_size=1, classifier="tree"),
+    DDMLClassifier(),
+    DDMLClassifier(unit="weight", n_updates=2, batch_size=3),
+    DDMLClassifier(variant="paper"),
+    DDMLClassifier(epsilon=float("inf")),
+    DDMLRegressor(),
+    DDMLRegressor(link="log", delta=1e-6, n_instances=5),
+    DDMLRegressor(variant="paper", unit="weight", decay="sqrt"),
 ]
 
 
@@ -32,5 +39,6 @@ def test_scikit_learn(estimator: BaseEstimator, check: Any) -> None:
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
 def test_nothing_but_the_score_is_left_out(estimator: BaseEstimator) -> None:
     tags = get_tags(estimator)
-    assert tags.classifier_tags is not None and tags.classifier_tags.poor_score
+    kind = tags.classifier_tags or tags.regressor_tags
+    assert kind is not None and kind.poor_score
     assert not tags.no_validation and not tags.non_deterministic and not tags._skip_test

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import math
-from copy import copy
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.validation import check_is_fitted
-
 from shoal.domain import Schema
-from shoal.estimators.inputs import EstimatorError, as_estimator_errors, classes_like, entropy_of, infer_schema, rows, training_rows
-from shoal.estimators.studies import INFERRED, NoGuarantee, make_study, simulated_statement
+from shoal.estimators.base import Classifier
+from shoal.estimators.inputs import entropy_of
+from shoal.estimators.studies import make_study
 from shoal.protocols.anonml.params import Params
 from shoal.protocols.anonml.population import make_script, simulate
 from shoal.study.anonml import params_of
-from shoal.study.label import Statement
 from shoal.study.spec import Study
 
 _DIGEST_BYTES = 32
 _ALL_HONEST = "peers that side with the coordinator: all of them are taken to be honest here"
 
 
-class AnonMLClassifier(ClassifierMixin, BaseEstimator):
+class AnonMLClassifier(Classifier):
     """A classifier learned from one randomised, anonymous answer of each person (variant ``plus``), or from the paper's several.
 
     This simulates a whole population on one machine: one row is one peer, and the number of rows is the study's declared size.
@@ -39,7 +34,7 @@ class AnonMLClassifier(ClassifierMixin, BaseEstimator):
         Public ranges, categories and classes. None reads them from the data and warns (`SchemaInferredWarning`): that is fine in a
         simulation but not a private act, and nothing that is fitted so may be released.
     variant
-        ``"plus"``, or ``"paper"`` for what the paper does.
+        ``"plus"``, or ``"paper"`` for what the paper does: its chances rank rows, and votes decide.
     trust
         ``"local"``, or ``"shuffled"`` (variant ``plus``), which also states the guarantee against those who see shuffled batches only.
     delta
@@ -80,6 +75,7 @@ class AnonMLClassifier(ClassifierMixin, BaseEstimator):
 
     Examples
     --------
+    >>> import numpy as np
     >>> from shoal import Categorical, Numeric
     >>> schema = Schema([Numeric("age", 0, 100, missing=False)], label=Categorical("retired", ["no", "yes"]))
     >>> ages = np.arange(2000).reshape(-1, 1) % 100
@@ -87,9 +83,6 @@ class AnonMLClassifier(ClassifierMixin, BaseEstimator):
     >>> clf.predict([[20], [90]]), clf.privacy_.epsilon
     (array(['no', 'yes'], dtype='<U3'), 2.0)
     """
-
-    classes_: npt.NDArray[Any]
-    privacy_: Statement | NoGuarantee
 
     def __init__(
         self,
@@ -132,59 +125,30 @@ class AnonMLClassifier(ClassifierMixin, BaseEstimator):
         y
             The label of each row; with a schema, one of the label's values, or a number or a truth value that reads like it.
         """
-        # scikit-learn's checks write down names of columns at once; a fit that fails leaves the estimator as it was.
-        fitted = copy(self)
-        with as_estimator_errors():
-            fitted._learn(X, y)
-        self.__dict__ = fitted.__dict__
-        return self
+        return self._fit(X, y)
 
     def _learn(self, X: Any, y: Any) -> None:
-        if not isinstance(self.schema, Schema | None):
-            raise EstimatorError("SCHEMA-001", f"schema is of type {type(self.schema).__name__}.", fix="Give a Schema, or None.")
-        columns, labels = training_rows(self, X, y, None if self.schema is None else self.schema.names)
-        schema, classes = (self.schema, None) if self.schema is not None else infer_schema(columns, labels)
+        schema, columns, labels = self._read(X, y)
         study = make_study(schema, len(labels), self._settings())
         entropy = entropy_of(self.random_state)
         # In the place of the digest that all parties share, so that who is asked what follows from random_state too.
         digest = entropy.bytes(_DIGEST_BYTES)
-        privacy = self._privacy(study, digest)
+        privacy = self._privacy(study, self._notes, digest)
         script = make_script(self._params(study), digest)
-        learned = simulate(script, schema.encode(columns), schema.encode_label({study.label.name: labels}), entropy)
+        learned = simulate(script, schema.encode(columns), self._encode_labels(schema, labels), entropy)
         self.schema_, self.model_, self.privacy_ = schema, learned.model, privacy
-        self._class_of_position = classes_like(labels, learned.model.classes) if classes is None else classes
-        self.classes_ = np.sort(self._class_of_position)
-
-    def predict(self, X: Any) -> npt.NDArray[Any]:
-        """The most likely class of each row; numbers outside their range are clipped, and unknown categories count as unknown.
-
-        A value may be missing only where the schema allows it.
-        """
-        columns = self._encode(X)
-        return self._class_of_position[self.model_.decide(columns)]
-
-    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
-        """The chance of each class, ``(n, L)``, in the order of `classes_`; variant ``paper`` ranks rows by them, and decides by votes."""
-        columns = self._encode(X)
-        return self.model_.probabilities(columns)[:, np.argsort(self._class_of_position)]
-
-    def _encode(self, X: Any) -> dict[str, npt.NDArray[Any]]:
-        check_is_fitted(self)
-        with as_estimator_errors():
-            columns = rows(self, X, getattr(self, "feature_names_in_", self.schema_.names))
-            return self.schema_.encode(columns, outside="clip")
 
     @property
     def _is_bare(self) -> bool:
-        return self.variant == "paper" and isinstance(self.epsilon, float | np.floating) and self.epsilon == math.inf
+        return self.variant == "paper" and super()._is_bare
 
     def _settings(self) -> dict[str, Any]:
-        """The keys of a study. It cannot say that epsilon is infinite; all else is checked as if it were 1."""
+        """The keys of a study."""
         settings: dict[str, Any] = {
             "protocol": "anonml",
             "variant": self.variant,
             "trust": self.trust,
-            "privacy": {"epsilon": 1.0 if self._is_bare else self.epsilon, "delta": self.delta},
+            "privacy": {"epsilon": self._study_epsilon, "delta": self.delta},
             "anonml": {"accounting": self.accounting},
         }
         if self.trust == "shuffled" or self.honest_share is not None:
@@ -197,14 +161,6 @@ class AnonMLClassifier(ClassifierMixin, BaseEstimator):
     def _params(self, study: Study) -> Params:
         return replace(params_of(study), epsilon=math.inf) if self._is_bare else params_of(study)
 
-    def _privacy(self, study: Study, digest: bytes) -> Statement | NoGuarantee:
-        notes = [INFERRED] if self.schema is None else []
-        notes += [_ALL_HONEST] if self.trust == "shuffled" and self.honest_share is None else []
-        return NoGuarantee() if self._is_bare else simulated_statement(study, digest, notes)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
-        # Noise drowns the few dozen rows that scikit-learn's checks have.
-        tags.classifier_tags.poor_score = True
-        return tags
+    @property
+    def _notes(self) -> Sequence[str]:
+        return [_ALL_HONEST] if self.trust == "shuffled" and self.honest_share is None else []

@@ -6,18 +6,20 @@ scikit-learn would say with the cells in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import issparse
+from sklearn.base import is_regressor
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, validate_data
 
-from shoal.cells import cell_text, to_texts
-from shoal.domain import Categorical, Columns, Schema, numbers_of
+from shoal.cells import as_column, cell_text, to_numbers, to_texts, where
+from shoal.domain import Categorical, Columns, Feature, Schema, numbers_of, range_of
 from shoal.entropy import Entropy, SeededEntropy, SystemEntropy
 from shoal.errors import SpecError
 from shoal.names import counted
@@ -29,7 +31,9 @@ from shoal.tables import from_frame, n_rows
 Labels = npt.NDArray[Any]
 
 _SEEDS = 1 << 31
-_FIX_OWN_TEXTS = "Leave the column out, or turn it into a number or a few categories."
+_FIX_OWN_TEXTS = (
+    "Leave the column out, or turn it into a number or a few categories; DDML learns from words that a schema declares as Text."
+)
 
 
 class EstimatorError(SpecError, ValueError):
@@ -61,7 +65,7 @@ def training_rows(estimator: Any, X: object, y: object, names: Sequence[str] | N
     """
     _refuse_complex("y", np.asarray(y))
     labels = validate_data(estimator, "no_validation", _plain_booleans(y))
-    if labels.dtype.kind == "f":
+    if labels.dtype.kind == "f" and not is_regressor(estimator):
         check_classification_targets(labels)
     columns = rows(estimator, X, names, is_first=True)
     check_consistent_length(next(iter(columns.values())), labels)
@@ -117,18 +121,31 @@ def infer_schema(columns: Columns, labels: Labels) -> tuple[Schema, Labels]:
     texts = [str(cell_text(value)) for value in classes]
     if len(set(texts)) < len(texts):
         raise EstimatorError("DATA-007", "Some labels differ only in the spaces around them.", fix="Remove the spaces from y.")
+    return _inferred(columns, lambda name: Categorical(name, texts, missing=False)), classes
+
+
+def infer_number_schema(columns: Columns, labels: Labels) -> Schema:
+    """The schema that the data has, with the range of y for its label. It warns: this is not a private act."""
+    numbers = to_numbers("y", labels)
+    if np.isnan(numbers).all():
+        raise EstimatorError("DATA-005", "All labels are missing.", fix="Fill in or remove the rows.")
+    return _inferred(columns, lambda name: replace(range_of(name, numbers), missing=False))
+
+
+def _inferred(columns: Columns, label_named: Callable[[str], Feature]) -> Schema:
+    """The features of the columns, and a label whose name no column has."""
     for column_name, column in columns.items():
         _refuse_own_texts(column_name, column)
     name = "label"
     while name in columns:
         name += "_"
     features = Schema.infer(columns).features
-    schema = Schema(features, Categorical(name, texts, missing=False))
+    schema = Schema(features, label_named(name))
     for feature in (*schema.features, schema.label):
         if isinstance(feature, Categorical) and not all(map(is_line, feature.values)):
             what = f"{feature.name}: a value is not a plain line of at most {MAX_TEXT} characters."
             raise EstimatorError("DATA-007", what, why="Values stand in the study that is simulated.", fix="Shorten it, or leave it empty.")
-    return schema, classes
+    return schema
 
 
 def _refuse_own_texts(name: str, column: npt.NDArray[Any]) -> None:
@@ -190,6 +207,20 @@ def _sorted_classes(labels: Labels) -> Labels:
         raise EstimatorError(
             "DATA-007", "The labels have no order: they are of several types, or lists.", fix="Give labels of one type."
         ) from None
+
+
+def holder_numbers(holders: object, n: int) -> npt.NDArray[np.int64]:
+    """Whose each of n rows is: numbers from 0 on, in the order in which holders first appear. Names that read alike are one holder's."""
+    texts = to_texts("holders", as_column("holders", holders))
+    if len(texts) != n:
+        what = f"holders names the holders of {counted(len(texts), 'row')}, and X has {counted(n, 'row')}."
+        raise EstimatorError("DATA-007", what, fix="Name the holder of every row.")
+    gone = np.array([text is None for text in texts])
+    if gone.any():
+        why = "A row that is nobody's cannot be protected."
+        raise EstimatorError("DATA-005", f"holders: {where(gone)} missing.", why=why, fix="Fill in or remove the rows.")
+    number_of: dict[str | None, int] = {}
+    return np.array([number_of.setdefault(text, len(number_of)) for text in texts])
 
 
 def entropy_of(random_state: object) -> Entropy:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from shoal.domain import Feature, Numeric, Schema
+from shoal.domain import Feature, Numeric, Schema, Text
 from shoal.estimators.inputs import EstimatorError
 from shoal.names import counted
 from shoal.study.explain import explain
@@ -29,18 +29,18 @@ class NoGuarantee:
     simulated: bool = True
 
     def __str__(self) -> str:
-        return f"NO PRIVACY: epsilon is infinite, answers were not perturbed, and there is no guarantee. {SIMULATED}"
+        return f"NO PRIVACY: epsilon is infinite, nothing was perturbed, and there is no guarantee. {SIMULATED}"
 
 
-def make_study(schema: Schema, n_people: int, settings: Mapping[str, Any]) -> Study:
-    """The study of a schema and settings, with as many people as there are rows.
+def make_study(schema: Schema, n_peers: int, settings: Mapping[str, Any]) -> Study:
+    """The study of a schema and settings, in which all peers take part.
 
     Parameters
     ----------
     schema
         Features and label.
-    n_people
-        The declared size, and the fewest who take part: everyone does.
+    n_peers
+        The declared size, and the fewest that take part.
     settings
         All other tables and keys of the study; what they say about participation is added.
 
@@ -53,12 +53,12 @@ def make_study(schema: Schema, n_people: int, settings: Mapping[str, Any]) -> St
         raise EstimatorError("SCHEMA-001", "The schema declares no label.", fix="Give Schema(..., label=...).")
     document = {
         "title": "A simulation",
-        "purpose": f"To predict {schema.label.name} from {counted(len(schema.features), 'feature')} of {counted(n_people, 'peer')}.",
+        "purpose": f"To predict {schema.label.name} from {counted(len(schema.columns), 'feature')} of {counted(n_peers, 'peer')}.",
         "contact": "whoever runs it",
         "label": _public(schema.label),
-        "feature": [{**_public(feature), **_cut(feature), "missing": feature.missing} for feature in schema.features],
+        "feature": [*map(_feature, schema.features), *map(_text, schema.texts)],
         **settings,
-        "participation": {"minimum": n_people, "size": n_people, **settings.get("participation", {})},
+        "participation": {"minimum": n_peers, "size": n_peers, **settings.get("participation", {})},
     }
     try:
         return Study.model_validate(_plain(document))
@@ -74,14 +74,22 @@ def _public(feature: Feature) -> dict[str, Any]:
     return {"name": feature.name, "values": list(feature.values)}
 
 
+def _feature(feature: Feature) -> dict[str, Any]:
+    return {**_public(feature), **_cut(feature), "missing": feature.missing}
+
+
+def _text(text: Text) -> dict[str, Any]:
+    return {"name": text.name, "buckets": text.buckets, "ngrams": text.ngrams, "missing": text.missing}
+
+
 def _cut(feature: Feature) -> dict[str, Any]:
     if isinstance(feature, Numeric):
         return {"bins": None if feature.bins is None else list(feature.bins)}
     return {"groups": None if feature.groups is None else {name: list(members) for name, members in feature.groups.items()}}
 
 
-def simulated_statement(study: Study, digest: bytes, notes: Sequence[str]) -> Statement:
-    """The label of a simulated study in which this stands for the digest, with what else its guarantee does not cover."""
+def simulated_statement(study: Study, digest: bytes | None, notes: Sequence[str]) -> Statement:
+    """The label of a simulated study in which this stands for the digest, if one is needed, with what else its guarantee does not cover."""
     statement = make_plan(study, digest).statement()
     return replace(statement, simulated=True, not_covered=(*notes, *statement.not_covered))
 

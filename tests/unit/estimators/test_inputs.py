@@ -8,18 +8,32 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, RegressorMixin
 
 from shoal.domain import Categorical, Numeric, SchemaInferredWarning
 from shoal.entropy import SeededEntropy, SystemEntropy
 from shoal.errors import ShoalError, SpecError
-from shoal.estimators.inputs import EstimatorError, as_estimator_errors, classes_like, entropy_of, infer_schema, rows, training_rows
+from shoal.estimators.inputs import (
+    EstimatorError,
+    as_estimator_errors,
+    classes_like,
+    entropy_of,
+    holder_numbers,
+    infer_number_schema,
+    infer_schema,
+    rows,
+    training_rows,
+)
 
 FRAME = {"age": [3.5, None, 9.0], "sex": ["f", "m", None]}
 
 
 class Bare(BaseEstimator):
     """Learns nothing but what scikit-learn's validation writes down."""
+
+
+class Measuring(RegressorMixin, BaseEstimator):
+    """Its labels are numbers."""
 
 
 def read(X: Any, y: Any = (0, 1, 0), names: Any = None) -> tuple[Any, Any, Any]:
@@ -101,6 +115,11 @@ class TestRows:
     def test_what_is_no_label_is_a_value_error(self, make: Any, y: Any) -> None:
         with pytest.raises(ValueError):
             read(make([[1], [2], [3]]), y if y is None else np.array(y, object) if "a" in y else y)
+
+    def test_labels_of_a_regressor_may_be_any_numbers(self) -> None:
+        assert training_rows(Measuring(), np.zeros((3, 1)), [0.5, 0.25, 1.5], None)[1].tolist() == [0.5, 0.25, 1.5]
+        with pytest.raises(ValueError, match="infinity"):
+            training_rows(Measuring(), np.zeros((3, 1)), [0.5, np.inf, 1.5], None)
 
     def test_a_frame_without_rows_has_a_sentence(self) -> None:
         with pytest.raises(EstimatorError) as error:
@@ -185,6 +204,64 @@ class TestInference:
     )
     def test_numbers_and_values_of_several_rows_are_features(self, column: Any) -> None:
         assert infer_schema({"who": column}, np.array([0, 1] * 2))[0].names == ("who",)
+
+
+@pytest.mark.filterwarnings("ignore::shoal.domain.SchemaInferredWarning")
+class TestInferenceOfNumbers:
+    @pytest.mark.parametrize(
+        ("labels", "low", "high"),
+        [
+            (np.array([2, -1, 2]), -1, 2),
+            (np.array([0.5, 0.5]), 0.5, 1.5),
+            (np.array([False, True]), 0, 1),
+            (np.array(["3", None, "4.5"], object), 3, 4.5),
+        ],
+    )
+    def test_the_range_is_that_of_the_labels(self, labels: Any, low: float, high: float) -> None:
+        schema = infer_number_schema({"label": np.arange(len(labels))}, labels)
+        assert schema.label == Numeric("label_", low, high, missing=False) and schema.names == ("label",)
+
+    @pytest.mark.parametrize(
+        ("labels", "code"),
+        [(["SECRET", 1], "DATA-004"), ([np.inf, 1], "DATA-004"), ([None, ""], "DATA-005"), ([-1e308, 1e308], "DATA-004")],
+    )
+    def test_labels_that_have_none(self, labels: Any, code: str) -> None:
+        with pytest.raises(SpecError) as error:
+            infer_number_schema({"a": np.arange(2)}, np.array(labels, object))
+        assert error.value.code == code and "SECRET" not in str(error.value) and error.value.fix
+
+
+class TestHolders:
+    @pytest.mark.parametrize(
+        "holders",
+        [
+            ["b", "a", "b", "c"],
+            (7, 3, 7, 5),
+            np.array([7.0, 3, 7, 5]),
+            pd.Series(["b", "a", "b", "c"], dtype="category"),
+            pl.Series([7, 3, 7, 5]),
+            np.array(["b", 3, "b ", 5.5], object),
+        ],
+    )
+    def test_are_numbered_in_the_order_in_which_they_appear(self, holders: Any) -> None:
+        assert holder_numbers(holders, 4).tolist() == [0, 1, 0, 2]
+
+    @pytest.mark.parametrize(
+        ("holders", "code", "words"),
+        [
+            (["SECRET", None, "", "b"], "DATA-005", "holders: 2 rows, the first of them row 2,"),
+            (np.ma.array([1, 2, 3, 4], mask=[0, 0, 0, 1]), "DATA-005", "holders: row 4"),
+            (["SECRET"], "DATA-007", "the holders of 1 row, and X has 4 rows"),
+            (["SECRET"] * 5, "DATA-007", "the holders of 5 rows"),
+            ("SECRET", "DATA-007", "not a list"),
+            (np.array([["SECRET"]] * 4), "DATA-007", "2 dimensions"),
+            ([b"SECRET"] * 4, "DATA-003", "raw bytes"),
+        ],
+    )
+    def test_that_are_not_named_have_a_sentence(self, holders: Any, code: str, words: str) -> None:
+        with pytest.raises(SpecError, match=words) as error:
+            holder_numbers(holders, 4)
+        assert error.value.code == code and error.value.fix and "SECRET" not in str(error.value)
 
 
 class TestClasses:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.domain import Categorical, Numeric, Schema
+from shoal.domain import Categorical, Numeric, Schema, Text
 from shoal.estimators.inputs import EstimatorError
 from shoal.estimators.studies import NoGuarantee, make_study, simulated_statement
 from shoal.study.label import SIMULATED
@@ -34,6 +34,15 @@ def test_a_study_says_what_the_schema_says() -> None:
     assert features == SCHEMA.features
     assert study.schema().label == Categorical("ill", ("no", "yes"), missing=False)
     assert (study.participation.size, study.participation.minimum) == (500, 500)
+
+
+def test_texts_stand_among_the_features() -> None:
+    texts = [Text("said", 100, 2, missing=False), Text("heard")]
+    study = make_study(
+        Schema(SCHEMA.features, LABEL, texts), 500, {**SETTINGS, "protocol": "ddml", "ddml": {"crosses": (("age", "said"),)}}
+    )
+    assert study.schema().texts == tuple(texts) and study.schema().features == SCHEMA.features
+    assert "from 5 features of 500 peers" in study.purpose and study.ddml is not None and study.ddml.crosses == (("age", "said"),)
 
 
 def test_settings_may_be_numpys() -> None:
