@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
@@ -29,8 +29,11 @@ Real = TypeVar("Real", np.float32, np.float64)
 COLUMNS = 256
 """Weights that are simulated of each kind; there may be far more."""
 
-_LEAST_UPDATES, _MOST_LANES, _NUMBERS = 800, 128, 1 << 23
-"""Updates that a population sees at least, populations at most, and numbers drawn in all, roughly."""
+_LEAST_UPDATES, _MOST_UPDATES, _MOST_LANES, _NUMBERS = 800, 40_000, 128, 1 << 23
+"""Updates that a population sees at least and at most, populations at most, and numbers drawn in all, roughly."""
+
+_FIRST_UPDATES = 100
+"""Updates that are looked at before the instances have spread as far as gradients make them."""
 
 
 @dataclass(frozen=True)
@@ -156,18 +159,25 @@ class Deviations:
     fourths: Floats
 
 
-def deviations(params: Params, moves: Moves, in_flight: int, entropy: Entropy) -> Deviations:
-    """Simulate honest updates, in many populations side by side.
+def deviations(params: Params, moves: Moves, in_flight: int, entropy: Entropy) -> tuple[Deviations, Deviations]:
+    """Simulate honest updates, in many populations side by side: the first ones, and those that come when all has settled.
 
     Notes
     -----
     Centre and spread of the instances are those of up to k updates ago, as a coordinator may keep them. Of the updates under way, any may
-    be the next to arrive.
+    be the next to arrive. The first updates are held against instances that only noise has spread; where gradients are longer than the
+    noise, they lie further out than any later ones.
     """
     # Instances forget their genealogy in about k^2 / 2 updates.
-    k, n = params.n_instances, max(_LEAST_UPDATES, 2 * params.n_instances**2, 4 * in_flight)
+    k, n = params.n_instances, max(_LEAST_UPDATES, min(_MOST_UPDATES, 2 * params.n_instances**2), 4 * in_flight)
     lanes = max(1, min(_MOST_LANES, _NUMBERS // n // moves.kinds[-1].columns.stop))
-    rounds = islice(_rounds(params, moves, in_flight, lanes, entropy), n // 2 // k, (n + n // 2) // k)
+    rounds = _rounds(params, moves, in_flight, lanes, entropy)
+    n_first, n_settling = -(-_FIRST_UPDATES // k), n // 2 // k
+    first = _figures(islice(rounds, n_first), moves)
+    return first, _figures(islice(rounds, max(0, n_settling - n_first), max(1, n_settling - n_first + n // k)), moves)
+
+
+def _figures(rounds: Iterable[tuple[Values, Values, Values]], moves: Moves) -> Deviations:
     figures = zip(*(_measure(*each, moves) for each in rounds), strict=True)
     return Deviations(*(np.concatenate(one).astype(np.float64) for one in figures))
 

@@ -62,8 +62,8 @@ def calibrate(params: Params, in_flight: int = 0, spam_threshold: float | None =
     """
     moves = moves_of(params)
     entropy = SeededEntropy(f"ddml spam {params.n_instances} {params.merge} {params.n_weights} {in_flight}")
-    seen = deviations(params, moves, in_flight, entropy)
-    thresholds = Thresholds(_largest(seen, moves), _rms(seen, moves))
+    both = deviations(params, moves, in_flight, entropy)
+    thresholds = Thresholds(max(_largest(seen, moves) for seen in both), max(_rms(seen, moves) for seen in both))
     return thresholds if spam_threshold is None else replace(thresholds, largest=spam_threshold)
 
 
@@ -122,6 +122,8 @@ class Filter:
         self.params = params
         self.thresholds = thresholds
         self._sigma = sigma_of(make_step(params))
+        # Steps and merges are rounded to the grid, which moves a deviation by up to a unit of it.
+        self._rms, self._largest = thresholds.rms + 1 / self._sigma, thresholds.largest + 1 / self._sigma
 
     def judge(self, weights: Weights, centre: Floats, spread: Floats, epoch: int = 0) -> str | None:
         """Why an update ``(p,)`` is refused, or None.
@@ -146,9 +148,9 @@ class Filter:
             squares /= scales(spread[block] ** 2, pooled, sigma)
             total += float(squares.sum())
             largest = max(largest, float(squares.max()))
-        if total > self.thresholds.rms**2 * weights.size:
+        if total > self._rms**2 * weights.size:
             return ALL_TOO_FAR
-        return ONE_TOO_FAR if largest > self.thresholds.largest**2 else None
+        return ONE_TOO_FAR if largest > self._largest**2 else None
 
     def judge_all(self, weights: Weights, instances: Weights, epoch: int = 0) -> str | None:
         """The same from the instances ``(k, p)`` themselves."""

@@ -101,7 +101,7 @@ def test_a_scale_is_half_the_weights_own_variance_and_half_that_of_all():
 @pytest.mark.parametrize("merge", ["blend", "discard"])
 def test_honest_updates_deviate_by_about_one(merge):
     figures = params(12, variant="paper", merge=merge)
-    seen = deviations(figures, moves_of(figures), 0, SeededEntropy(2))
+    _, seen = deviations(figures, moves_of(figures), 0, SeededEntropy(2))
     assert seen.squares.shape == (800 * 128, 2)
     assert 0.8 < seen.squares[:, 1].mean() < 1.1
     assert (seen.largest[:, 1] ** 2 >= seen.squares[:, 1] - 1e-6).all()
@@ -110,18 +110,18 @@ def test_honest_updates_deviate_by_about_one(merge):
 
 def test_what_is_pushed_goes_further():
     figures = params(12, unit="weight", epsilon=8.0)
-    seen = deviations(figures, moves_of(figures), 0, SeededEntropy(2))
+    _, seen = deviations(figures, moves_of(figures), 0, SeededEntropy(2))
     # Blending damps the push that instances share with an update; the noise of variance 1 is left.
     assert seen.squares[:, 1].mean() > 3 * seen.squares[:, 0].mean()
 
 
 def test_a_longer_way_takes_updates_further_from_where_the_instances_are():
     figures = params(12, variant="paper", merge="discard")
-    far, near = (deviations(figures, moves_of(figures), in_flight, SeededEntropy(2)).squares[:, 1] for in_flight in (100, 0))
+    far, near = (deviations(figures, moves_of(figures), in_flight, SeededEntropy(2))[1].squares[:, 1] for in_flight in (100, 0))
     assert np.quantile(far, 0.99) > 1.2 * np.quantile(near, 0.99)
 
 
 def test_a_long_way_makes_a_long_simulation(monkeypatch):
     monkeypatch.setattr(honest, "_NUMBERS", 1 << 14)
     figures = params(4, variant="paper", n_instances=3)
-    assert len(deviations(figures, moves_of(figures), 300, SeededEntropy(2)).largest) == 1_200 * 3
+    assert len(deviations(figures, moves_of(figures), 300, SeededEntropy(2))[1].largest) == 1_200 * 3

@@ -127,7 +127,33 @@ def test_thresholds_follow_from_the_law_of_the_noise():
 
 
 def test_replaced_instances_swing_more_than_blended_ones():
-    assert calibrate(params(20, merge="discard"), 0).rms > calibrate(params(20), 0).rms + 0.1
+    replaced, blended = (calibrate(params(20, variant="plus", merge=merge), 0).rms for merge in ("discard", "blend"))
+    assert replaced > blended + 0.1
+
+
+def refused_of(figures: Params, n: int) -> float:
+    """The share of honest updates that are refused from the first one on, with the largest legal gradient in either direction."""
+    step, k, part, entropy = make_step(figures), figures.n_instances, part_of(figures.merge), SeededEntropy(4)
+    instances = initial(k, figures.n_weights, steady_variance(k, part) * step.deviation**2, entropy)
+    spam, refused = Filter(figures, calibrate(figures)), 0
+    for i in range(n):
+        gradient = np.full(figures.n_weights, 10.0 if i % 40 < 20 else -10.0)
+        update = add(instances[entropy.below(k)], step.draw(gradient, entropy))
+        slot = entropy.below(k)
+        if spam.judge_all(update, instances) is None:
+            instances[slot] = merged(instances[slot], update, part)
+        else:
+            refused += 1
+    return refused / n
+
+
+@pytest.mark.parametrize("epsilon", [4.0, 32.0])
+def test_gradients_much_longer_than_the_noise_are_let_in_from_the_first_one_on(epsilon):
+    assert refused_of(params(4, unit="weight", epsilon=epsilon, variant="plus"), 600) < 0.02
+
+
+def test_a_single_instance_and_a_coarse_grid_leave_room_for_rounding():
+    assert refused_of(params(4, variant="plus", n_instances=1, fraction_bits=8), 400) < 0.02
 
 
 @pytest.mark.parametrize("merge", ["blend", "discard"])
