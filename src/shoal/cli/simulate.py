@@ -133,6 +133,7 @@ def simulate(
         "dropout": dropout,
         "in_flight": in_flight,
         "order": order,
+        "device": device,
         "versions": _versions(),
         "rows": {"asked": len(split.labels), "unseen": len(split.unseen_labels), "declared": spec.participation.size},
         "points": [_record(*each) for each in zip(points, params, prices, runs, strict=True)],

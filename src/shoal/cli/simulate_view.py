@@ -69,9 +69,10 @@ def _warnings(result: Mapping[str, Any]) -> list[str]:
     far = [point for point in points if not point["people"] / _FAR <= point["declared"] <= point["people"] * _FAR]
     if far:
         people = far[0]["people"]
+        fewer = f" --sweep n_instances={people}" if far[0].get("n_instances", 0) > people else ""
         found.append(
             f"{_who(far, points, 'declare')} {_span([point['declared'] for point in far])} {who}, and {people:,} took part: "
-            f"{chosen} chosen for the declared size. Try --sweep size={people}"
+            f"{chosen} chosen for the declared size. Try --sweep size={people}{fewer}"
         )
     few = [point for point in points if point["people"] < point["minimum"]]
     if few:
@@ -107,7 +108,7 @@ def _below_guessing(result: Mapping[str, Any]) -> list[str]:
     ]
     more = f"; and {counted(len(below) - _NAMED, 'other point')}" if len(below) > _NAMED else ""
     by = " by more than its standard error" if result["repeats"] > 1 else ""
-    told = f"{_figure(measure, guessing)},{by} ({'; '.join(each)}{more})"
+    told = f"{_figure(measure, guessing)}{',' if by else ''}{by} ({'; '.join(each)}{more})"
     if not is_class:
         return [f"RMSE is above that of the label's mean, {told}: nothing was learned."]
     return [f"Accuracy is below guessing the most common class, {told}: decide by rank, if the AUC is well above 0.5, or not at all."]

@@ -15,9 +15,11 @@ from shoal.estimators.inputs import entropy_of, holder_numbers
 from shoal.estimators.studies import make_study
 from shoal.protocols.ddml.population import Devices, simulate
 from shoal.study.ddml import params_of
+from shoal.study.settings import MAX_INSTANCES
 
-_TABLE = ("n_instances", "learning_rate", "batch_size", "clip", "merge", "link", "decay", "averaging", "crosses", "centred")
-"""Settings that a study has under the same names in ``[ddml]``; where they are None, it has its own rule."""
+_TABLE = ("n_instances", "batch_size", "decay", "crosses")
+_FOLLOWS = ("link", "learning_rate", "clip", "merge", "averaging", "centred")
+"""Settings that a study has under the same names in ``[ddml]``; where these are None, it has its own rule."""
 
 
 class _DDML(Estimator):
@@ -93,8 +95,10 @@ class _DDML(Estimator):
 
     def _settings(self, n_devices: int) -> dict[str, Any]:
         """The keys of a study."""
-        table = {name: getattr(self, name) for name in _TABLE if getattr(self, name) is not None}
-        if _is_count(self.n_instances):
+        table = {name: getattr(self, name) for name in _TABLE}
+        table |= {name: getattr(self, name) for name in _FOLLOWS if getattr(self, name) is not None}
+        # What no study may have is left as it stands, to be refused by the name and the number that were given.
+        if _is_count(self.n_instances) and self.n_instances <= MAX_INSTANCES:
             table["n_instances"] = min(self.n_instances, n_devices)
         return {
             "protocol": "ddml",

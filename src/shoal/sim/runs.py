@@ -129,7 +129,7 @@ def split_rows(schema: Schema, columns: Columns, seed: int, holder: str | None =
             "SIM-003",
             f"Of {counted(n, 'row')}, {aside}, and one of the two parts has fewer than two different labels.",
             why="A model is tried on rows that it has not seen, and both parts need rows of two labels.",
-            fix="Give more rows, or another --seed.",
+            fix=f"Give more {'rows' if holder is None else 'devices'}, or another --seed.",
         )
     take = [{name: column[part] for name, column in encoded.items()} for part in (asked, unseen)]
     return Split(take[0], labels[asked], take[1], labels[unseen], None if holder is None else whose[asked])

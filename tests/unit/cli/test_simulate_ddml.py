@@ -143,7 +143,7 @@ def test_whoever_does_worse_than_the_mean_is_warned(rmse: float, is_warned: bool
     told = {"title": "t", "protocol": "ddml", "short": "d", "remark": "r", "rows": {"unseen": 3}, "dropout": 0.0, "repeats": 1}
     told |= {"in_flight": 1, "order": "given", "seconds": 1.0, "points": [point], "f1_of": None}
     printed = describe(told | {"mean_label": yardstick, "without_privacy": yardstick})
-    assert ("WARNING   RMSE is above that of the label's mean, 2, (2.5): nothing was learned." in printed) is is_warned
+    assert ("WARNING   RMSE is above that of the label's mean, 2 (2.5): nothing was learned." in printed) is is_warned
 
 
 def test_options_of_ddml_are_checked(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -357,3 +357,10 @@ class TestTools:
     def test_a_text_needs_no_scikit_learn(self) -> None:
         code = "import sys; sys.modules['sklearn'] = None; import shoal; shoal.Text"
         subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("settings", "said"), [({"batch_size": None}, "batch_size"), ({"n_instances": 5000}, "n_instances = 5000")])
+def test_what_no_study_may_have_is_refused_as_it_was_given(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ShoalError) as caught:
+        fitted(**settings)
+    assert said in str(caught.value)
