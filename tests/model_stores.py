@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,8 @@ import pytest
 KINDS = ("memory", "sqlite", "redis")
 SHARED = ("sqlite", "redis")
 """Those that several processes can open."""
+ON_DISK = ("sqlite", "redis-aof")
+"""Those that leave something on the disk; the second is a Redis with an append-only file."""
 
 
 class RedisProcess:
@@ -30,6 +32,10 @@ class RedisProcess:
         assert self._process.stdout is not None
         if not any("eady to accept connections" in line for line in self._process.stdout):
             raise RuntimeError("redis-server did not start")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def kill(self) -> None:
         self._process.kill()
@@ -54,8 +60,18 @@ def redis_process(*settings: str) -> Iterator[RedisProcess]:
 @contextmanager
 def address_of(kind: str, folder: Path) -> Iterator[str]:
     """The address of a new, empty store."""
-    if kind == "redis":
-        with redis_process() as process:
+    if kind.startswith("redis"):
+        with redis_process(*(["--appendonly", "yes", "--appendfsync", "always"] if kind == "redis-aof" else [])) as process:
             yield process.url
     else:
         yield {"memory": "memory:", "sqlite": f"sqlite:{folder / 'models.db'}"}[kind]
+
+
+def on_disk(address: str) -> bytes:
+    """All that a store has in its directory at this moment: the file and its log, or the files that Redis appends to."""
+    _, _, path = address.removeprefix("unix://").rpartition(":")
+    found = b""
+    for file in sorted(Path(path).parent.rglob("*")):
+        with suppress(FileNotFoundError):  # Redis deletes what it has rewritten
+            found += file.read_bytes() if file.is_file() else b""
+    return found

@@ -1,20 +1,33 @@
-"""One suite for every store of model instances: memory, SQLite, Redis."""
+"""One suite for every store of model instances: memory, SQLite, Redis. What a store owes, what it leaves on the disk, and that devices
+train a model through it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from threading import Thread
 
 import numpy as np
 import pytest
 
-from model_stores import KINDS, SHARED, address_of
+from ddml_cases import people
+from model_stores import KINDS, ON_DISK, SHARED, address_of, on_disk
 from shoal.coordinator.models import open_models
 from shoal.coordinator.models.base import Average, ModelStore
-from shoal.entropy import SeededEntropy
+from shoal.coordinator.serving import Serving, open_serving
+from shoal.domain import Categorical, Schema, Text
+from shoal.entropy import Entropy, SeededEntropy
 from shoal.errors import StoreError
+from shoal.messages.base import Array, Message, Record
+from shoal.protocols.base import Aggregator, Effects, Send, run_local
 from shoal.protocols.ddml.merging import LIMIT, merged
+from shoal.protocols.ddml.messages import MESSAGES, Draw, Instance, Update
+from shoal.protocols.ddml.params import Merge, Params
+from shoal.protocols.ddml.peer import DDMLPeer
+from shoal.study.ddml import params_of
+from shoal.study.manifest import Manifest
+from shoal.study.spec import Study
 
 STUDY, OTHER = "5" * 64, "6" * 64
 K, P = 3, 7
@@ -143,6 +156,19 @@ def test_forgetting_never_goes_back(store: ModelStore) -> None:
     assert store.merge(STUDY, 0, name(0), 7, model(0), 1.0).outcome == "merged"
 
 
+def test_a_name_is_known_from_its_merge_until_it_is_forgotten(store: ModelStore) -> None:
+    assert not store.knows(STUDY, name(1), 2)
+    assert store.merge(STUDY, 0, name(1), 2, model(1), 1.0) == ("merged", 1)
+    assert store.knows(STUDY, name(1), 2)
+    assert not store.knows(STUDY, name(1), 1)
+    assert not store.knows(STUDY, name(2), 2)
+    store.forget(STUDY, 2)
+    assert store.knows(STUDY, name(1), 2)
+    store.forget(STUDY, 3)
+    assert not store.knows(STUDY, name(1), 2)
+    assert store.n_merged(STUDY) == 1
+
+
 def test_averages_follow_one_another(store: ModelStore) -> None:
     first, second = np.linspace(-1e6, 1e6, P), np.linspace(0, 1 / 3, P)
     assert not store.keep_average(STUDY, Average(2, second))
@@ -194,8 +220,8 @@ def test_scrubbing_changes_nothing_that_can_be_asked_for(store: ModelStore) -> N
     for i in range(20):
         store.merge(STUDY, i % K, name(i), i // 10, model(i), 0.5)
     before = store.all_instances(STUDY).tolist()
-    store.scrub()
-    store.scrub()
+    assert store.scrub() == "done"
+    assert store.scrub(5.0) == "done"
     assert (store.n_merged(STUDY), store.all_instances(STUDY).tolist()) == (20, before)
     assert store.merge(STUDY, 0, name(3), 0, model(0), 1.0).outcome == "repeated"
 
@@ -205,6 +231,7 @@ def test_what_one_merges_another_draws_and_knows(pair: tuple[ModelStore, ModelSt
     one, another = pair
     for i in range(10):
         assert one.merge(STUDY, i % K, name(2 * i), 0, model(i), part).n_merged == 2 * i + 1
+        assert another.knows(STUDY, name(2 * i), 0)
         assert another.merge(STUDY, i % K, name(2 * i), 0, model(i), part) == ("repeated", 2 * i + 1)
         assert another.merge(STUDY, i % K, name(2 * i + 1), 0, model(-i), part).n_merged == 2 * i + 2
         assert one.draw(STUDY, i % K) == another.draw(STUDY, i % K)
@@ -241,3 +268,89 @@ def test_threads_may_share_a_store(kind: str, part: float, tmp_path: Path) -> No
             thread.join()
         assert (outcomes.count("merged"), outcomes.count("repeated")) == (100, 300)
         assert store.n_merged(STUDY) == 100
+
+
+@pytest.mark.parametrize("kind", ON_DISK)
+@pytest.mark.parametrize("merge", ["blend", "discard"])
+def test_a_study_that_is_closed_leaves_the_instances_of_the_moment_alone(
+    kind: str, merge: Merge, tmp_path: Path, entropy: SeededEntropy
+) -> None:
+    """Another process has the store open, so that nothing is cleared away for being the last."""
+    schema = Schema([], label=Categorical("opened", ["no", "yes"]), texts=[Text("query", buckets=1_500)])
+    params = Params(schema, epsilon=4.0, size=1_000, n_instances=K, merge=merge)
+    updates = [entropy.words(params.n_weights, np.uint32).astype("<u4").tobytes() for _ in range(20)]
+    with address_of(kind, tmp_path) as address, open_models(address) as store, open_models(address) as another:
+        serving, versions = Serving(params, STUDY, store, None, entropy), set()
+        for i, update in enumerate(updates):
+            assert serving.update(name(i), 0, update) == "merged"
+            versions |= {row.tobytes()[:200] for row in store.all_instances(STUDY)}
+        # The numbers are random: no file can hold them in fewer bytes, and what is not found is not there.
+        left = on_disk(address)
+        assert sum(version in left for version in versions) >= 20
+        assert [update[:200] in left for update in updates] == [merge == "discard"] * 20
+        assert serving.close() == "done"
+        left, now = on_disk(address), {row.tobytes()[:200] for row in another.all_instances(STUDY)}
+        assert {version for version in versions if version in left} == now
+        assert another.merge(STUDY, 0, name(3), 0, updates[3], 1.0).outcome == "repeated"
+
+
+class Counter(Aggregator[Record]):
+    """Hands what real devices ask and send to a coordinator's serving."""
+
+    messages = MESSAGES
+
+    def __init__(self, study: bytes, serving: Serving) -> None:
+        self.study = study
+        self.serving = serving
+        self.outcomes: list[str] = []
+
+    def initial(self) -> Record:
+        return Record()
+
+    def started(self, state: Record, now: datetime, entropy: Entropy) -> tuple[Record, Effects]:
+        return state, ()
+
+    def received(self, state: Record, sender: str, message: Message, now: datetime, entropy: Entropy) -> tuple[Record, Effects]:
+        p = self.serving.params.n_weights
+        if isinstance(message, Update):
+            self.outcomes.append(self.serving.update(message.id, message.epoch, message.weights.expect("int32", p).tobytes()))
+            return state, ()
+        assert isinstance(message, Draw)
+        epoch, weights = self.serving.draw()
+        instance = Array.of(np.frombuffer(weights, "<i4").astype(np.int32))
+        return state, (Send(sender, Instance(study=self.study, draw=message.id, epoch=epoch, weights=instance)),)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_devices_train_a_model_that_predicts(kind: str, tmp_path: Path, entropy: SeededEntropy) -> None:
+    """Devices with ledgers, the study's own filter, serving, a store: only HTTP is left out. All draw before the first comes back."""
+    study = Study(
+        title="Naps",
+        purpose="Who naps?",
+        contact="a@example.org",
+        protocol="ddml",
+        label={"name": "naps", "values": ["no", "yes"]},
+        feature=[{"name": "age", "range": [0, 10]}, {"name": "town", "values": ["x", "y", "z"], "missing": False}],
+        privacy={"epsilon": 20.0, "n_updates": 2},
+        participation={"minimum": 10, "size": 300},
+        ddml={"n_instances": 5},
+    )
+    manifest, n, params = Manifest(study), study.participation.size, params_of(study)
+    columns, labels = people(params.schema, n)
+    peers = {}
+    for i in range(n):
+        own = {column: values[i : i + 1] for column, values in columns.items()}
+        peers[f"device-{i}"] = DDMLPeer(manifest.digest, params, own, labels[i : i + 1])
+    with (
+        address_of(kind, tmp_path) as address,
+        open_models(address) as store,
+        open_serving(manifest, store, entropy, in_flight=n) as serving,
+    ):
+        counter = Counter(manifest.digest, serving)
+        outcome = run_local(counter, peers, entropy)
+        assert (outcome.failed, outcome.rejected, outcome.aborted) == ([], [], {})
+        n_merged = counter.outcomes.count("merged")
+        assert (len(counter.outcomes), store.n_merged(manifest.digest.hex())) == (2 * n, n_merged)
+        assert n_merged >= 1.9 * n
+        unseen, truth = people(params.schema, 1_000, seed=1)
+        assert (serving.model().decide(unseen) == truth).mean() > 0.75

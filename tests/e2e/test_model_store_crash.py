@@ -193,27 +193,6 @@ def test_redis_killed_at_length(part: float, entropy: SeededEntropy) -> None:
     kill_redis(part, entropy, 100)
 
 
-def test_scrubbing_has_the_append_only_file_rewritten() -> None:
-    with redis_process("--appendonly", "yes") as process, open_models(process.url) as store:
-        store.create(STUDY, np.zeros((1, P), np.int32))
-        for i in range(5):
-            store.merge(STUDY, 0, name(i), 0, model(0x51A90000 + i), 1.0)
-        folder = Path(process.url.removeprefix("unix://")).with_name("appendonlydir")
-
-        def versions() -> list[bool]:
-            left = b""
-            for file in folder.iterdir():
-                with suppress(FileNotFoundError):  # Redis deletes what it has rewritten
-                    left += file.read_bytes()
-            return [model(0x51A90000 + i) in left for i in range(5)]
-
-        assert versions() == [True] * 5
-        store.scrub()
-        # Redis does it beside its work; each look asks it something, and so waits for it a little.
-        assert any(versions()[:4] == [False] * 4 for _ in range(20_000) if store.n_merged(STUDY))
-        assert store.draw(STUDY, 0) == (5, model(0x51A90004))
-
-
 @contextmanager
 def answers_lost(process: RedisProcess, path: Path) -> Iterator[list[bytes]]:
     """A socket in front of Redis that breaks the connection, once, when the first merge was done and before it is answered."""

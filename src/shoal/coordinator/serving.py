@@ -3,8 +3,9 @@
 Any number of processes may serve one study; what they share is in the store. Each remembers the centre and the spread of the instances,
 by which spam is told, and looks again after k merged updates at the latest.
 
-The way of an update: length and epoch, range, spam, and then one atomic step of the store. A body is read where it lies
-(``np.frombuffer`` copies nothing; the range takes one pass without a temporary); the stores say what they copy.
+The way of an update: length and epoch, range, spam, and then one atomic step of the store. What looks like spam may be the retry of an
+update that was merged long ago: its name is looked up before it is refused. A body is read where it lies (``np.frombuffer`` copies
+nothing; the range takes one pass without a temporary); the stores say what they copy.
 
 Who may send an update (a token, a signature, anybody) is settled before `Serving.update` is called, and no trace of it arrives here.
 """
@@ -12,21 +13,27 @@ Who may send an update (a token, a signature, anybody) is settled before `Servin
 from __future__ import annotations
 
 import math
-from typing import Literal, Protocol
+from types import TracebackType
+from typing import Literal, Protocol, Self
 
-import numpy as np
-
-from shoal.coordinator.models.base import Average, Body, Floats, ModelStore, as_weights, check_shape
+from shoal.coordinator.models.base import Average, Body, Floats, ModelStore, Scrubbed, as_weights, check_shape
 from shoal.entropy import Entropy
+from shoal.errors import UsageError
 from shoal.protocols.ddml.averaging import fold
+from shoal.protocols.ddml.honest import centre_and_spread
 from shoal.protocols.ddml.judging import WINDOW, epoch_of, is_stale
 from shoal.protocols.ddml.merging import LIMIT, Weights, initial, part_of, steady_variance
 from shoal.protocols.ddml.messages import ID_BYTES
+from shoal.protocols.ddml.model import GLM
 from shoal.protocols.ddml.params import Params
 from shoal.protocols.ddml.step import make_step
+from shoal.study.ddml import filter_of, params_of
+from shoal.study.manifest import Manifest
 
 Refused = Literal["size", "range", "stale", "early"]
 """What is refused by form: a body or an id of another size, a weight out of range, an epoch too long ago or not begun."""
+
+_PATIENCE_SECONDS = 10.0
 
 
 class Judge(Protocol):
@@ -37,21 +44,29 @@ class Judge(Protocol):
         ...
 
 
-def centre_and_spread(instances: Weights) -> tuple[Floats, Floats]:
-    """Mean and standard deviation (divisor k - 1) of each weight over the ``(k, p)`` instances.
+def open_serving(manifest: Manifest, store: ModelStore, entropy: Entropy, *, in_flight: int | None = None) -> Serving:
+    """Serve the study of a manifest, with the filter against spam that the study asks for.
 
-    Row by row, because what fits the cache is five times as fast at 50,000 weights as all instances in floats.
+    Parameters
+    ----------
+    manifest
+        Of a study of DDML; instances are kept under its digest.
+    store, entropy
+        See `Serving`.
+    in_flight
+        Updates that are under way, on average, when one arrives; None for as many as there are instances, see `filter_of`.
+
+    Raises
+    ------
+    UsageError
+        ``USAGE-001``: the study is not of DDML.
     """
-    k, p = instances.shape
-    centre, squares = np.zeros(p), np.zeros(p)
-    for row in instances:
-        centre += row
-    centre /= k
-    for row in instances:
-        off = row - centre
-        off *= off
-        squares += off
-    return centre, np.sqrt(squares / max(1, k - 1))
+    study = manifest.study
+    if study.protocol != "ddml":
+        raise UsageError(
+            "USAGE-001", f"A study of {study.protocol} has no model instances to serve.", fix="Give the manifest of a study of ddml."
+        )
+    return Serving(params_of(study), manifest.digest.hex(), store, filter_of(study, in_flight), entropy)
 
 
 class Serving:
@@ -62,15 +77,19 @@ class Serving:
     params, study
         The public figures, and the digest of the manifest in hexadecimal.
     store
-        Where the instances are; they are begun where the store has none.
+        Where the instances are; they are begun where the store has none. It remains its opener's to close.
     judge
         What refuses spam; None merges whatever has the right form.
     entropy
-        Draws the instances.
+        Draws the instances. Epsilon rests on each device's own noise, whichever instance it is given, and so a seeded one is not refused;
+        in earnest it is `SystemEntropy`, for nobody to foretell which instance an update went into.
 
     Notes
     -----
     Ref: DDML Algorithm 2. The instance that an update is merged into is drawn apart from the one that was handed out.
+
+    Earlier versions of the instances leave the disk when serving begins, at each new epoch, and at `close`. Between epochs, and for as
+    long as nothing arrives, the store keeps what it says of itself; a timer may call `tidy`.
 
     Examples
     --------
@@ -95,8 +114,15 @@ class Serving:
             store.create(study, initial(*wanted, variance, entropy))
         else:
             check_shape(study, found, wanted)
-        self._n_merged = store.n_merged(study)
+        # A process that was killed has left behind what it would have tidied.
+        self.tidy()
         self._look()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
 
     def draw(self) -> tuple[int, bytes]:
         """The epoch, and a random instance."""
@@ -112,7 +138,11 @@ class Serving:
             ``"merged"``; ``"repeated"`` for one that was merged before, which changes nothing; or the reason for a refusal, which is
             counted: one of `Refused`, or what the filter says.
         """
-        reason = self._form_fault(id, epoch, body) or self._content_fault(epoch, body)
+        reason: str | None = self._form_fault(id, epoch, body)
+        if reason is None:
+            reason = self._content_fault(epoch, body)
+            if reason is not None and self._store.knows(self._study, id, epoch):
+                return "repeated"
         if reason is None:
             outcome, n_merged = self._store.merge(self._study, self._entropy.below(self._k), id, epoch, body, self._part)
             if outcome == "merged":
@@ -123,17 +153,28 @@ class Serving:
         self._store.refuse(self._study, reason)
         return reason
 
-    def weights(self) -> Floats:
-        """``(C, d)``: the model that predicts: the average over time, or the mean of the instances before the first fold."""
+    def model(self) -> GLM:
+        """The model that predicts: the average over time, or the mean of the instances before the first fold."""
         average = self._store.average(self._study) if self.params.averaging else None
-        centre = average.weights if average else self._store.all_instances(self._study).mean(axis=0)
-        return centre.reshape(self.params.n_outputs, -1) * math.ldexp(1.0, -self.params.fraction_bits)
+        return GLM.of(self.params, average.weights if average else self._store.all_instances(self._study).mean(axis=0))
 
-    def tidy(self) -> None:
-        """Forget what is too old to come again, and rid the disk of earlier instances: done at each new epoch, and to be done when idle."""
+    def tidy(self, seconds: float = 0.0) -> Scrubbed:
+        """Forget what is too old to come again, and rid the disk of earlier instances, waiting for so long at most.
+
+        Returns
+        -------
+        Scrubbed
+            Whether earlier instances are gone. Where others were in the way, it is tried again after k merged updates.
+        """
         self._n_merged = self._store.n_merged(self._study)
         self._store.forget(self._study, max(0, epoch_of(self.params, self._n_merged) - WINDOW))
-        self._store.scrub()
+        scrubbed = self._store.scrub(seconds)
+        self._tidy_again_at = self._n_merged + self._k if scrubbed == "blocked" else math.inf
+        return scrubbed
+
+    def close(self) -> Scrubbed:
+        """Tidy for the last time, with patience. The study can be served again, here or by others."""
+        return self.tidy(_PATIENCE_SECONDS)
 
     def _form_fault(self, id: bytes, epoch: int, body: Body) -> Refused | None:  # noqa: A002
         if len(id) != ID_BYTES or len(body) != self._n_bytes:
@@ -161,7 +202,7 @@ class Serving:
             self._look()
         if is_fold_due:
             self._fold()
-        if n_merged % self.params.epoch_updates == 0:
+        if n_merged % self.params.epoch_updates == 0 or n_merged >= self._tidy_again_at:
             self.tidy()
 
     def _look(self) -> None:

@@ -154,7 +154,7 @@ def result_with(accuracy: float, error: float | None, n_points: int = 1) -> dict
 )
 def test_whoever_does_worse_than_guessing_is_warned_and_told_the_rank(accuracy: float, error: float | None, is_warned: bool) -> None:
     printed = describe(result_with(accuracy, error))
-    by = ", by more than its standard error" if error else ","
+    by = ", by more than its standard error" if error else ""
     assert (f"below guessing the most common class, 0.800{by} ({accuracy:.3f}, with an AUC of 0.710)" in printed) is is_warned
     assert ("WARNING" in printed) is is_warned and "AUC and f1 are means over the classes" in printed
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shoal.coordinator.models.base import Floats
+from shoal.coordinator.models.base import Floats, Scrubbed
 from shoal.coordinator.models.memory import MemoryModels
-from shoal.coordinator.serving import Serving, centre_and_spread
+from shoal.coordinator.serving import Serving, open_serving
 from shoal.domain import Categorical, Numeric, Schema
 from shoal.entropy import SeededEntropy
-from shoal.errors import StoreError
+from shoal.errors import StoreError, UsageError
 from shoal.protocols.ddml.averaging import fold
 from shoal.protocols.ddml.judging import WINDOW
 from shoal.protocols.ddml.merging import LIMIT, Weights, part_of, steady_variance
 from shoal.protocols.ddml.params import Merge, Params
 from shoal.protocols.ddml.spam import Filter, Thresholds
 from shoal.protocols.ddml.step import make_step
+from shoal.study.load import parse
+from shoal.study.manifest import Manifest
+from shoal.study.templates import study_text
 
 STUDY = "5" * 64
 SCHEMA = Schema([Numeric("age", 0, 100, missing=False), Numeric("hours", 0, 99)], label=Categorical("ill", ["no", "yes"]))
@@ -201,17 +204,93 @@ def test_spam_is_refused_by_its_reason(store: MemoryModels, entropy: SeededEntro
     assert serving.update(bytes(16), epoch, weights) == "merged"
 
 
+def test_a_retry_that_looks_like_spam_by_now_is_repeated(store: MemoryModels, entropy: SeededEntropy) -> None:
+    """The instances have moved away from it in the meantime."""
+    params = params_of(merge="discard")
+    far = np.full(P, 1 << 30, "<i4").tobytes()
+    Serving(params, STUDY, store, None, entropy).update(b"merged long ago!", 0, far)
+    for slot in range(K):
+        store.merge(STUDY, slot, slot.to_bytes(16, "big"), 0, bytes(4 * P), 1.0)
+    before = store.all_instances(STUDY).tolist()
+    serving = Serving(params, STUDY, store, Filter(params, Thresholds(8.0, 4.0)), entropy)
+    assert [serving.update(b"merged long ago!", 0, far) for _ in range(2)] == ["repeated"] * 2
+    assert (store.n_merged(STUDY), store.refusals(STUDY)) == (K + 1, {})
+    reason = serving.update(b"never seen befor", 0, far)
+    assert "further from the instances" in reason
+    assert (store.all_instances(STUDY).tolist(), store.refusals(STUDY)) == (before, {reason: 1})
+
+
+class Reluctant(MemoryModels):
+    """Says what it is told to when it is to scrub, and notes after how many updates that was, and how long it might have waited."""
+
+    def __init__(self, *answers: Scrubbed) -> None:
+        super().__init__()
+        self.answers = list(answers)
+        self.asked: list[tuple[int, float]] = []
+
+    def scrub(self, seconds: float = 0.0) -> Scrubbed:
+        self.asked.append((self.n_merged(STUDY), seconds))
+        return self.answers.pop(0) if self.answers else "done"
+
+
+def test_tidying_comes_with_each_epoch_and_again_where_others_were_in_the_way(entropy: SeededEntropy) -> None:
+    store = Reluctant("done", "blocked", "blocked", "begun")
+    with Serving(params_of(), STUDY, store, None, entropy) as serving:
+        length = serving.params.epoch_updates
+        send(serving, entropy, 2 * length + 3)
+        assert store.asked == [(0, 0.0), (length, 0.0), (length + K, 0.0), (length + 2 * K, 0.0), (2 * length, 0.0)]
+    (n_merged, seconds), n_asked = store.asked[-1], len(store.asked)
+    assert (n_merged, n_asked) == (2 * length + 3, 6)
+    assert 1 <= seconds <= 60
+
+
+def test_closing_and_tidying_say_what_became_of_it(entropy: SeededEntropy) -> None:
+    serving = Serving(params_of(), STUDY, Reluctant("done", "blocked", "begun"), None, entropy)
+    assert (serving.close(), serving.tidy(), serving.close()) == ("blocked", "begun", "done")
+    send(serving, entropy, 1)
+
+
+def test_what_was_too_old_is_forgotten_when_serving_begins(store: MemoryModels, entropy: SeededEntropy) -> None:
+    """A process may be killed between the last merge of an epoch and its tidying."""
+    store.create(STUDY, np.zeros((K, P), np.int32))
+    length = params_of().epoch_updates
+    for i in range((WINDOW + 1) * length):
+        store.merge(STUDY, 0, i.to_bytes(16, "big"), i // length, bytes(4 * P), 1.0)
+    assert store.knows(STUDY, bytes(16), 0)
+    Serving(params_of(), STUDY, store, None, entropy)
+    assert not store.knows(STUDY, bytes(16), 0)
+    assert store.knows(STUDY, length.to_bytes(16, "big"), 1)
+
+
+def test_a_study_is_served_with_its_own_filter(store: MemoryModels, entropy: SeededEntropy) -> None:
+    manifest = Manifest(parse(study_text("ddml")))
+    serving = open_serving(manifest, store, entropy)
+    study, p = manifest.digest.hex(), serving.params.n_weights
+    assert store.shape(study) == (serving.params.n_instances, p)
+    epoch, weights = serving.draw()
+    assert serving.update(entropy.bytes(16), epoch, weights) == "merged"
+    assert "further from the instances" in serving.update(entropy.bytes(16), epoch, np.full(p, 1 << 30, "<i4").tobytes())
+    again = open_serving(manifest, store, entropy, in_flight=0)
+    assert again.update(entropy.bytes(16), epoch, weights) == "merged"
+    assert store.n_merged(study) == 2
+
+
+def test_a_study_of_another_protocol_has_nothing_to_serve(store: MemoryModels, entropy: SeededEntropy) -> None:
+    with pytest.raises(UsageError, match="A study of anonml has no model instances"):
+        open_serving(Manifest(parse(study_text("anonml"))), store, entropy)
+
+
 def test_the_model_is_the_average_of_every_kth_mean(serving: Serving, store: MemoryModels, entropy: SeededEntropy) -> None:
     grid = 2.0**-serving.params.fraction_bits
-    assert serving.weights() == pytest.approx(store.all_instances(STUDY).mean(axis=0).reshape(1, P) * grid)
+    assert serving.model().weights == pytest.approx(store.all_instances(STUDY).mean(axis=0).reshape(1, P) * grid)
     expected = np.zeros(P)
     for n in range(1, 9):
         send(serving, entropy, K - 1)
-        before = serving.weights()
+        before = serving.model().weights
         send(serving, entropy, 1)
         expected = fold(expected, store.all_instances(STUDY).mean(axis=0), n)
-        assert serving.weights() == pytest.approx(expected.reshape(1, P) * grid)
-        assert serving.weights().tolist() != before.tolist()
+        assert serving.model().weights == pytest.approx(expected.reshape(1, P) * grid)
+        assert serving.model().weights.tolist() != before.tolist()
     kept = store.average(STUDY)
     assert kept is not None
     assert kept.n_folds == 8
@@ -221,17 +300,9 @@ def test_without_averaging_the_model_is_the_mean(store: MemoryModels, entropy: S
     serving = Serving(params_of(averaging=False), STUDY, store, None, entropy)
     send(serving, entropy, 3 * K)
     assert store.average(STUDY) is None
-    assert serving.weights() == pytest.approx(store.all_instances(STUDY).mean(axis=0).reshape(1, P) * 2.0**-20)
+    assert serving.model().weights == pytest.approx(store.all_instances(STUDY).mean(axis=0).reshape(1, P) * 2.0**-20)
 
 
 def test_a_body_in_a_buffer(serving: Serving, store: MemoryModels) -> None:
     buffer = bytearray(np.full(P, 77, "<i4").tobytes())
     assert serving.update(bytes(16), 0, memoryview(buffer)) == "merged"
-
-
-@pytest.mark.parametrize("k", [1, 2, 20])
-def test_centre_and_spread(k: int, entropy: SeededEntropy) -> None:
-    instances = entropy.words(k * 50, np.uint32).view(np.int32).reshape(k, 50)
-    centre, spread = centre_and_spread(instances)
-    assert centre == pytest.approx(instances.mean(axis=0))
-    assert spread == pytest.approx(instances.std(axis=0, ddof=1) if k > 1 else np.zeros(50))

@@ -31,6 +31,9 @@ Body = bytes | memoryview
 
 Floats = npt.NDArray[np.float64]
 
+Scrubbed = Literal["done", "begun", "blocked"]
+"""Earlier versions are gone from the disk; or will be soon, without being asked again; or stay, because others were in the way."""
+
 WEIGHT = np.dtype("<i4")
 MEAN = np.dtype("<f8")
 
@@ -141,6 +144,10 @@ class ModelStore(ABC):
         """
 
     @abstractmethod
+    def knows(self, study: str, id: bytes, epoch: int) -> bool:  # noqa: A002
+        """Whether an update of this name was merged and is remembered. Only a look: what `merge` finds, it finds by itself."""
+
+    @abstractmethod
     def all_instances(self, study: str) -> Weights:
         """``(k, p)``, read only: each a whole model, all of about the same moment."""
 
@@ -169,8 +176,13 @@ class ModelStore(ABC):
         """Drop the names of updates of earlier epochs than this one; such updates are stale from now on."""
 
     @abstractmethod
-    def scrub(self) -> None:
-        """Rid the disk of earlier versions of the instances, as far as the store can, without waiting for anybody.
+    def scrub(self, seconds: float = 0.0) -> Scrubbed:
+        """Rid the disk of the versions of instances that were earlier than this call, as far as the store can.
+
+        Parameters
+        ----------
+        seconds
+            How long to wait for those who are in the way, and for the end of what was begun. Draws never wait for it.
 
         Notes
         -----

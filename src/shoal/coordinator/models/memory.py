@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from shoal.coordinator.models.base import WEIGHT, Average, Body, Drawn, Merged, ModelStore, after, check_shape, stacked, unknown
+from shoal.coordinator.models.base import WEIGHT, Average, Body, Drawn, Merged, ModelStore, Scrubbed, after, check_shape, stacked, unknown
 from shoal.protocols.ddml.merging import Weights
 
 
@@ -71,6 +71,9 @@ class MemoryModels(ModelStore):
             found.n_merged += 1
             return Merged("merged", found.n_merged)
 
+    def knows(self, study: str, id: bytes, epoch: int) -> bool:  # noqa: A002
+        return id in self._study(study).names.get(epoch, ())
+
     def all_instances(self, study: str) -> Weights:
         return stacked(self._study(study).instances)
 
@@ -103,8 +106,9 @@ class MemoryModels(ModelStore):
             for old in [kept for kept in found.names if kept < found.kept_from]:
                 del found.names[old]
 
-    def scrub(self) -> None:
+    def scrub(self, seconds: float = 0.0) -> Scrubbed:  # noqa: ARG002
         """There is nothing to do."""
+        return "done"
 
     def close(self) -> None:
         """There is nothing to do."""

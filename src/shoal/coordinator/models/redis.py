@@ -12,6 +12,7 @@ again: the name is known by then if it was merged.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -20,11 +21,25 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from shoal.coordinator.models.base import MEAN, WEIGHT, Average, Body, Drawn, Merged, ModelStore, after, check_shape, stacked, unknown
+from shoal.coordinator.models.base import (
+    MEAN,
+    WEIGHT,
+    Average,
+    Body,
+    Drawn,
+    Merged,
+    ModelStore,
+    Scrubbed,
+    after,
+    check_shape,
+    stacked,
+    unknown,
+)
 from shoal.errors import StoreError, UsageError
 from shoal.protocols.ddml.merging import Weights
 
 _SECONDS = 10.0
+_PAUSE_SECONDS = 0.01
 _READ_BYTES = 1 << 18
 _N_FOLDS = np.dtype("<i8")
 
@@ -41,8 +56,9 @@ class RedisModels(ModelStore):
     -----
     Threads may share it. A study's keys have its digest in braces, so that a cluster keeps them together.
 
-    What is on the disk is Redis' own: snapshots have the instances of their moment, and the append-only file every version since it was
-    last rewritten, and so the updates themselves. `scrub` has it rewritten. Run it without either where updates need not survive.
+    What is on the disk is Redis' own: a snapshot has the instances of its moment until the next one is taken, and the append-only file
+    every version since it was last rewritten, and so the updates themselves. `scrub` has it rewritten, into a new file; what the disk
+    keeps of the old one is beyond Redis. Closing the store rewrites nothing. Run Redis without either where updates need not survive.
 
     Copies of a model in this process: a draw makes three (out of the socket, into the parser, into bytes), a replacement two (into the
     command, into the socket), and a blend reads, makes one after its arithmetic, and writes: six.
@@ -56,6 +72,7 @@ class RedisModels(ModelStore):
         except ModuleNotFoundError:
             raise UsageError("USAGE-002", "Redis needs a library that is not installed.", fix="pip install 'shoal[redis]'") from None
         self._fault: type[Exception] = redis.RedisError
+        self._refusal: type[Exception] = redis.ResponseError
         with self._in_sentences():
             retry = Retry(ExponentialWithJitterBackoff(cap=1.0, base=0.01), retries=5)
             self._redis = redis.Redis.from_url(
@@ -83,7 +100,7 @@ class RedisModels(ModelStore):
         return Drawn(int(n_merged), weights)
 
     def merge(self, study: str, slot: int, id: bytes, epoch: int, update: Body, part: float) -> Merged:  # noqa: A002
-        keys = [_meta(study), _slot(study, slot), f"{_meta(study)}:names:{epoch}"]
+        keys = [_meta(study), _slot(study, slot), _names(study, epoch)]
         while True:
             # The version is read before the instance: what is written between the two is found out.
             version, instance = (b"", b"") if part == 1 else self._read(study, f"version:{slot}", slot)
@@ -92,6 +109,10 @@ class RedisModels(ModelStore):
                 raise unknown(study)
             if outcome != b"changed":
                 return Merged(cast(Literal["merged", "repeated", "stale"], outcome.decode()), n_merged)
+
+    def knows(self, study: str, id: bytes, epoch: int) -> bool:  # noqa: A002
+        with self._in_sentences():
+            return bool(self._ask("sismember", _names(study, epoch), id))
 
     def _read(self, study: str, field: str, slot: int) -> tuple[bytes, bytes]:
         """A figure of the study and then an instance, in one round trip."""
@@ -143,12 +164,40 @@ class RedisModels(ModelStore):
     def forget(self, study: str, epoch: int) -> None:
         self._run("forget", [_meta(study)], [epoch])
 
-    def scrub(self) -> None:
-        """Have the append-only file rewritten, where there is one and it is not being rewritten anyway."""
+    def scrub(self, seconds: float = 0.0) -> Scrubbed:
+        """Have the append-only file rewritten, where there is one. Redis does it beside its work."""
+        end = time.monotonic() + seconds
         with self._in_sentences():
+            if not self._ask("info", "persistence").get("aof_enabled"):
+                return "done"
+            # A rewrite that began before this call may lack what was merged since: it is waited for, and then comes another.
+            while self._rewritten(end) is not None:
+                if self._begin_rewrite():
+                    break
+            else:
+                return "blocked"
+            is_well = self._rewritten(end)
+        return "begun" if is_well is None else "done" if is_well else "blocked"
+
+    def _rewritten(self, end: float) -> bool | None:
+        """Whether the last rewrite went well; None where it is still going on at the end."""
+        while True:
             state = self._ask("info", "persistence")
-            if state.get("aof_enabled") and not (state["aof_rewrite_in_progress"] or state["aof_rewrite_scheduled"]):
-                self._ask("bgrewriteaof")
+            if not (state["aof_rewrite_in_progress"] or state["aof_rewrite_scheduled"]):
+                return bool(state["aof_last_bgrewrite_status"] == "ok")
+            if time.monotonic() >= end:
+                return None
+            time.sleep(_PAUSE_SECONDS)
+
+    def _begin_rewrite(self) -> bool:
+        """False where another process was faster."""
+        try:
+            self._ask("bgrewriteaof")
+        except self._refusal as error:
+            if "in progress" not in str(error):
+                raise
+            return False
+        return True
 
     def _ask(self, command: str, *arguments: Any) -> Any:
         """The answer to a command, without the library's types, which allow for answers that come later."""
@@ -178,6 +227,10 @@ def _meta(study: str) -> str:
 
 def _slot(study: str, slot: int) -> str:
     return f"{_meta(study)}:slot:{slot}"
+
+
+def _names(study: str, epoch: int) -> str:
+    return f"{_meta(study)}:names:{epoch}"
 
 
 @cache

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from importlib.resources import files
@@ -19,11 +20,25 @@ from typing import Any
 
 import numpy as np
 
-from shoal.coordinator.models.base import MEAN, WEIGHT, Average, Body, Drawn, Merged, ModelStore, after, check_shape, stacked, unknown
+from shoal.coordinator.models.base import (
+    MEAN,
+    WEIGHT,
+    Average,
+    Body,
+    Drawn,
+    Merged,
+    ModelStore,
+    Scrubbed,
+    after,
+    check_shape,
+    stacked,
+    unknown,
+)
 from shoal.errors import StoreError
 from shoal.protocols.ddml.merging import Weights
 
 _BUSY_SECONDS = 30.0
+_PAUSE_SECONDS = 0.005
 _LOG_PAGES = 1000
 _SETTINGS = (
     "trusted_schema = OFF",
@@ -49,9 +64,10 @@ class SqliteModels(ModelStore):
 
     What is on the disk besides the instances of the moment, the average and the names of recent updates: the write-ahead log ``PATH-wal``
     has the versions of the last merges, and so the updates themselves. It begins anew after 1,000 pages, that is some 4 MB (about 20
-    updates of 50,000 weights, 300 of 387), and is emptied by `scrub` and when the last process closes the file. A process that is killed
-    leaves it for the next one. What is deleted is overwritten with zeros (``secure_delete``); what the file system, a solid-state disk or
-    a backup keeps of overwritten blocks is beyond SQLite.
+    updates of 50,000 weights, 300 of 387), and is emptied by `scrub` and when the last process closes the file. While nothing is merged
+    and nobody does either, it stays. A process that is killed leaves it for the next one. What is deleted inside the file is overwritten
+    with zeros (``secure_delete``); the log is cut, and what the file system, a solid-state disk or a backup keeps of blocks that were
+    given up or overwritten is beyond SQLite.
 
     Copies of a model in this process: a draw makes two (out of SQLite's pages, and into bytes), a replacement three (into SQLite, its
     record, its pages), and a blend reads, makes one after its arithmetic, and writes: six. Each merge is then written to the log once,
@@ -116,6 +132,10 @@ class SqliteModels(ModelStore):
             self._db.execute("UPDATE study SET n_merged = ? WHERE number = ?", (n_merged + 1, number))
         return Merged("merged", n_merged + 1)
 
+    def knows(self, study: str, id: bytes, epoch: int) -> bool:  # noqa: A002
+        query = "SELECT 1 FROM merged_update WHERE number = ? AND epoch = ? AND id = ?"
+        return self._one(query, self._number(study), epoch, id) is not None
+
     def all_instances(self, study: str) -> Weights:
         query = "SELECT weights FROM instance WHERE number = ? ORDER BY slot"
         with self._in_sentences():
@@ -156,14 +176,23 @@ class SqliteModels(ModelStore):
             self._db.execute("UPDATE study SET kept_from = max(kept_from, ?) WHERE number = ?", (epoch, number))
             self._db.execute("DELETE FROM merged_update WHERE number = ? AND epoch < ?", (number, epoch))
 
-    def scrub(self) -> None:
-        """Empty the write-ahead log, unless somebody is reading or writing; the next time will do."""
+    def scrub(self, seconds: float = 0.0) -> Scrubbed:
+        """Empty the write-ahead log. While it waits for those who read, others who write wait too."""
+        end = time.monotonic() + seconds
         with self._in_sentences():
-            self._db.execute("PRAGMA busy_timeout = 0")
             try:
-                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                while True:
+                    left = max(0.0, end - time.monotonic())
+                    self._db.execute(f"PRAGMA busy_timeout = {1000 * left:.0f}")
+                    is_busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                    if not is_busy:
+                        return "done"
+                    if not left:
+                        return "blocked"
+                    # SQLite waits for readers and writers by itself, but not for another process that empties the log.
+                    time.sleep(min(left, _PAUSE_SECONDS))
             finally:
-                self._db.execute(f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1000:.0f}")
+                self._db.execute(f"PRAGMA busy_timeout = {1000 * _BUSY_SECONDS:.0f}")
 
     def _number(self, study: str) -> int:
         """The short name of a study in the file; it never changes."""

@@ -11,14 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from shoal.entropy import Entropy
 from shoal.mechanisms.directions import normals
-from shoal.protocols.ddml.merging import part_of, steady_variance
+from shoal.protocols.ddml.merging import Weights, part_of, steady_variance
 from shoal.protocols.ddml.params import Params
 from shoal.protocols.ddml.step import AdditiveStep, BareStep, ClosestStep, Step, make_step
 
@@ -168,8 +168,9 @@ def deviations(params: Params, moves: Moves, in_flight: int, entropy: Entropy) -
     be the next to arrive. The first updates are held against instances that only noise has spread; where gradients are longer than the
     noise, they lie further out than any later ones.
     """
-    # Instances forget their genealogy in about k^2 / 2 updates.
-    k, n = params.n_instances, max(_LEAST_UPDATES, min(_MOST_UPDATES, 2 * params.n_instances**2), 4 * in_flight)
+    # Instances forget their genealogy in about k^2 / 2 updates; one that is under way counts as an instance.
+    k = params.n_instances
+    n = max(_LEAST_UPDATES, min(_MOST_UPDATES, 2 * (k + in_flight) ** 2), 4 * in_flight)
     lanes = max(1, min(_MOST_LANES, _NUMBERS // n // moves.kinds[-1].columns.stop))
     rounds = _rounds(params, moves, in_flight, lanes, entropy)
     n_first, n_settling = -(-_FIRST_UPDATES // k), n // 2 // k
@@ -213,9 +214,14 @@ def _measure(updates: Values, centre: Values, spread: Values, moves: Moves) -> t
     return largest, seconds, fourths
 
 
-def centre_and_spread(instances: npt.NDArray[Real]) -> tuple[npt.NDArray[Real], npt.NDArray[Real]]:
+@overload
+def centre_and_spread(instances: npt.NDArray[Real]) -> tuple[npt.NDArray[Real], npt.NDArray[Real]]: ...
+@overload
+def centre_and_spread(instances: Weights) -> tuple[Floats, Floats]: ...
+def centre_and_spread(instances: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Mean and standard deviation (divisor k - 1) over the first axis; a single instance has no spread."""
-    return instances.mean(axis=0), instances.std(axis=0, ddof=1) if len(instances) > 1 else np.zeros_like(instances[0])
+    centre = instances.mean(axis=0)
+    return centre, instances.std(axis=0, ddof=1) if len(instances) > 1 else np.zeros_like(centre)
 
 
 def scales(variances: npt.NDArray[Real], pooled: npt.NDArray[Real] | float, sigma: float) -> npt.NDArray[Real]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 import stat
+import subprocess
+import sys
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from threading import Event, Thread
 
 import numpy as np
 import pytest
@@ -96,7 +99,7 @@ def test_a_reader_never_waits_for_a_writer(path: Path, monkeypatch: pytest.Monke
         writer.execute("UPDATE instance SET weights = ?", (model(66),))
         assert store.draw(STUDY, 0) == (0, model(0))
         assert (store.all_instances(STUDY) == 0).all()
-        store.scrub()
+        assert store.scrub() == "blocked"
         with pytest.raises(StoreError, match=r"STORE-001.*SQLITE_BUSY"):
             store.merge(STUDY, 0, name(1), 0, model(7), 1.0)
         writer.execute("COMMIT")
@@ -111,10 +114,54 @@ def test_a_reader_never_makes_a_writer_wait(path: Path, monkeypatch: pytest.Monk
         before = reader.execute("SELECT weights FROM instance").fetchall()
         for i in range(200):
             store.merge(STUDY, 0, name(i), 0, model(i), 1.0)
-        store.scrub()
+        assert store.scrub() == "blocked"
         assert reader.execute("SELECT weights FROM instance").fetchall() == before
         reader.execute("ROLLBACK")
+        assert store.scrub() == "done"
     assert not log_of(path).exists()
+
+
+def test_scrubbing_waits_for_a_reader(path: Path) -> None:
+    reading = Event()
+
+    def read() -> None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as reader, closing(sqlite3.connect(path, timeout=0)) as prober:
+            reader.execute("BEGIN")
+            reader.execute("SELECT weights FROM instance").fetchone()
+            reading.set()
+            # Whoever scrubs keeps writers out while it waits; it is waiting when a writer cannot begin.
+            while True:
+                try:
+                    prober.execute("BEGIN IMMEDIATE")
+                    prober.rollback()
+                except sqlite3.OperationalError:
+                    return
+
+    with begun(path) as store:
+        thread = Thread(target=read)
+        thread.start()
+        reading.wait()
+        store.merge(STUDY, 0, name(1), 0, model(7), 1.0)
+        assert store.scrub(30.0) == "done"
+        assert log_of(path).stat().st_size == 0
+        thread.join()
+
+
+def test_scrubbing_waits_for_another_process_that_scrubs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite itself refuses at once where the lock of those who write the log back is taken, byte 121 of its shared memory."""
+    hold = (
+        "import fcntl, sys; file = open(sys.argv[1], 'r+b'); fcntl.lockf(file, fcntl.LOCK_EX, 1, 121); print('held', flush=True); input()"
+    )
+    with begun(path) as store:
+        store.merge(STUDY, 0, name(1), 0, model(7), 1.0)
+        command = [sys.executable, "-c", hold, f"{path}-shm"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            assert store.scrub() == "blocked"
+            monkeypatch.setattr(sqlite.time, "sleep", lambda seconds: holder.communicate("done\n"))
+            assert store.scrub(30.0) == "done"
+        assert log_of(path).stat().st_size == 0
 
 
 @pytest.mark.parametrize("part", [0.5, 1.0])
@@ -126,7 +173,7 @@ def test_scrubbing_leaves_the_instances_of_the_moment_alone(path: Path, part: fl
             store.merge(STUDY, 0, name(i), 0, model(mark), part)
             versions.append(store.draw(STUDY, 0).weights[:400])
         assert all(version in log_of(path).read_bytes() for version in versions)
-        store.scrub()
+        assert store.scrub() == "done"
         assert log_of(path).stat().st_size == 0
         left = on_disk(path)
         assert [version in left for version in versions] == [False] * 7 + [True]

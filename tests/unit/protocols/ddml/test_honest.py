@@ -89,6 +89,15 @@ def test_centre_and_spread_are_mean_and_sample_deviation():
     assert spread.tolist() == [math.sqrt(13), 0.0]
 
 
+def test_centre_and_spread_of_weights_are_floats():
+    instances = np.array([[-(2**31) + 1, 2**31 - 1], [2**31 - 1, 2**31 - 1]], np.int32)
+    centre, spread = centre_and_spread(instances)
+    assert (centre.dtype, spread.dtype) == (np.float64, np.float64)
+    assert centre.tolist() == [0.0, 2.0**31 - 1]
+    assert spread.tolist() == [pytest.approx((2**31 - 1) * math.sqrt(2)), 0.0]
+    assert [part.dtype for part in centre_and_spread(instances[:1])] == [np.float64, np.float64]
+
+
 def test_a_single_instance_has_no_spread():
     centre, spread = centre_and_spread(np.array([[1.0, 5.0]]))
     assert (centre.tolist(), spread.tolist()) == ([1.0, 5.0], [0.0, 0.0])
@@ -122,6 +131,8 @@ def test_a_longer_way_takes_updates_further_from_where_the_instances_are():
 
 
 def test_a_long_way_makes_a_long_simulation(monkeypatch):
-    monkeypatch.setattr(honest, "_NUMBERS", 1 << 14)
+    monkeypatch.setattr(honest, "_NUMBERS", 1)
+    monkeypatch.setattr(honest, "_MOST_UPDATES", 3_000)
     figures = params(4, variant="paper", n_instances=3)
-    assert len(deviations(figures, moves_of(figures), 300, SeededEntropy(2))[1].largest) == 1_200 * 3
+    for in_flight, n in ((0, 800), (27, 2 * 30**2), (300, 3_000)):
+        assert len(deviations(figures, moves_of(figures), in_flight, SeededEntropy(2))[1].largest) == pytest.approx(n, abs=3)

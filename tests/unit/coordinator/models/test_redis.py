@@ -1,0 +1,83 @@
+"""The Redis store's append-only file: when it is rewritten, and what is said of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+
+from model_stores import RedisProcess, on_disk, redis_process
+from shoal.coordinator.models.redis import RedisModels
+from shoal.errors import StoreError
+
+STUDY = "5" * 64
+
+
+@pytest.fixture
+def process() -> Iterator[RedisProcess]:
+    with redis_process("--appendonly", "yes") as process:
+        yield process
+
+
+def model(value: int) -> bytes:
+    return np.full(3, value, "<i4").tobytes()
+
+
+def hold(store: RedisModels, seconds: float) -> None:
+    """Let rewrites from now on take so long for each key."""
+    store._redis.config_set("rdb-key-save-delay", round(1e6 * seconds))
+
+
+def test_a_rewrite_is_begun_waited_for_and_followed_by_another(process: RedisProcess) -> None:
+    with RedisModels(process.url) as store, RedisModels(process.url) as another:
+        store.create(STUDY, np.zeros((2, 3), np.int32))
+        store.merge(STUDY, 0, b"one", 0, model(0x51A90001), 1.0)
+        hold(store, 0.05)
+        assert store.scrub() == "begun"
+        # It is too late for these, and so is not enough for whoever asks now.
+        store.merge(STUDY, 0, b"two", 0, model(0x51A90002), 1.0)
+        store.merge(STUDY, 0, b"three", 0, model(0x51A90003), 1.0)
+        assert (another.scrub(), store.scrub()) == ("blocked", "blocked")
+        assert model(0x51A90002) in on_disk(process.url)
+        hold(store, 0.0)
+        assert another.scrub(10.0) == "done"
+        left = on_disk(process.url)
+        assert [model(0x51A90000 + i) in left for i in (1, 2, 3)] == [False, False, True]
+        assert store.draw(STUDY, 0) == (3, model(0x51A90003))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux tells a process's children")
+def test_a_rewrite_that_failed_is_not_done(process: RedisProcess) -> None:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+
+    def kill_the_rewrite() -> None:
+        while not (found := children.read_text().split()):
+            pass
+        os.kill(int(found[0]), signal.SIGKILL)
+
+    with RedisModels(process.url) as store:
+        store.create(STUDY, np.zeros((2, 3), np.int32))
+        hold(store, 10.0)
+        thread = Thread(target=kill_the_rewrite)
+        thread.start()
+        assert store.scrub(30.0) == "blocked"
+        thread.join()
+        hold(store, 0.0)
+        assert store.scrub(30.0) == "done"
+
+
+def test_without_an_append_only_file_there_is_nothing_to_do() -> None:
+    with redis_process() as process, RedisModels(process.url) as store:
+        assert store.scrub() == "done"
+
+
+def test_a_redis_that_may_not_be_asked(process: RedisProcess) -> None:
+    with RedisModels(process.url) as store:
+        store._redis.acl_setuser("default", enabled=True, nopass=True, commands=["+@all", "-bgrewriteaof"], keys=["*"])
+        with pytest.raises(StoreError, match="STORE-001"):
+            store.scrub(10.0)
