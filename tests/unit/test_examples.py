@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from shoal.cli.check import check, fit_table, read_table
@@ -15,6 +17,7 @@ from shoal.protocols.anonml.params import Paper, Plus
 from shoal.study.anonml import params_of
 from shoal.study.ddml import params_of as ddml_params
 from shoal.study.load import load, parse
+from shoal.study.plan import make_plan
 from shoal.study.templates import example_csv
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -65,10 +68,20 @@ def test_one_has_missing_values_and_one_several_classes() -> None:
 
 def test_one_is_the_papers_model_with_known_weights() -> None:
     params = ddml_params(load(EXAMPLES / "ddml-known.toml"))
-    assert (params.n_weights, params.n_instances, params.rates.learning_rate) == (33, 30, 0.005)
-    assert len(params.crosses) == 10 and not params.centred
+    assert (params.variant, params.merge, params.averaging, params.centred) == ("paper", "discard", False, False)
+    assert (params.n_weights, params.n_instances, params.rates.learning_rate, params.rates.clip) == (33, 30, 0.005, 1.0)
+    assert len(params.crosses) == 10
     assert params.design.names[:9] == ("constant", "B = 1", "E1 = B", "E1 = C", "E2 = b", "E2 = c", "E2 = d", "D", "I")
     assert {"B = 1 x E1 = B", "E1 = C x E2 = d", "B = 1 x D", "D x I"} < set(params.design.names)
+
+
+def test_the_known_weights_are_of_scaled_numbers_and_each_is_protected_by_itself_only() -> None:
+    study = load(EXAMPLES / "ddml-known.toml")
+    params, label = ddml_params(study), make_plan(study).statement()
+    row = {"B": np.array([0]), "E1": np.array([0]), "E2": np.array([0]), "D": np.array([3.0]), "I": np.array([1.0])}
+    inputs = dict(zip(params.design.names, params.design.inputs(row).times(np.eye(params.n_weights))[0], strict=True))
+    assert (inputs["D"], inputs["I"], inputs["D x I"]) == (1, 0.25, 0.25)
+    assert label.epsilon == pytest.approx(math.log(32), abs=1e-4) and label.everything == (pytest.approx(33 * label.epsilon), 0)
 
 
 def test_one_ranks_by_texts_and_their_cross() -> None:

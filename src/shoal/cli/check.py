@@ -19,6 +19,9 @@ from shoal.table_files import Table
 
 _SHOWN_FORECASTS = 4
 
+_AUDITED = 1_000
+"""Weights of a model whose updates are audited in minutes."""
+
 
 def check(study: Path, /, *, data: str | None = None, like: str | None = None, json: bool = False) -> None:
     """Validate a study, price every release, forecast its error, print its label.
@@ -57,7 +60,11 @@ def check(study: Path, /, *, data: str | None = None, like: str | None = None, j
 
 def _next(study: Path, data: str | None, plan: Plan) -> str:
     if plan.study.protocol in ("anonml", "ddml"):
-        return f"shoal audit study {shell_word(study)}" if data is None else f"shoal simulate {shell_word(study)} --data {shell_word(data)}"
+        if data is not None:
+            return f"shoal simulate {shell_word(study)} --data {shell_word(data)}"
+        # Thousands of updates of a large model take an hour to audit; its mechanism is the same for a small one.
+        if plan.params is None or plan.params.n_weights <= _AUDITED:
+            return f"shoal audit study {shell_word(study)}"
     return f"shoal audit mechanism {plan.releases[0].event.mechanism}"
 
 
@@ -87,7 +94,7 @@ def _price_lines(plan: Plan) -> list[str]:
         event = release.event
         delta = f", delta {show(event.delta)}" if event.delta else ""
         lines.append(f"release   {release.count} x {release.name}: epsilon {show(event.epsilon)}{delta} each ({event.mechanism})")
-    lines.append(f"total     {plan.loss}")
+    lines.append(f"total     {plan.everything}")
     lines += [f"crowd     {plan.central}"] if plan.central is not None else []
     # The last are the worst.
     lines += [f"forecast  {forecast.what}: {show(forecast.value, 3)}" for forecast in plan.forecasts[-_SHOWN_FORECASTS:]]

@@ -125,8 +125,8 @@ class DDMLClassifier(Classifier, _DDML):
     variant
         ``"plus"``, or ``"paper"`` for what the paper does: Laplace noise, ``merge="discard"``, no averaging and no centring.
     unit
-        ``"update"``: epsilon protects everything that a device sends. ``"weight"``: each weight of it alone, which is the paper's reading;
-        everything together then costs as many times epsilon as there are weights, and the statement says so.
+        ``"update"``: epsilon protects everything that a device sends. ``"weight"``: each weight of one update, seen by itself, with
+        epsilon / n_updates, which is the paper's reading; everything together then costs as many times epsilon as there are weights.
     delta
         Chance that the guarantee of unit ``update`` fails, with which noise may be Gaussian; 0 for a pure one.
     n_updates, batch_size
@@ -164,8 +164,8 @@ class DDMLClassifier(Classifier, _DDML):
     -----
     Ref: DDML §III, Algorithms 1 and 2; errata D-01.
 
-    Privacy: unit update (or weight), replace, against everyone who sees an update: ``epsilon``. Each fit spends it, so that
-    cross-validation and a search over settings on real devices would multiply it.
+    Privacy: unit update, replace, against everyone who sees an update: ``epsilon``, and as many times that as there are weights where it
+    is given for the unit weight. Each fit spends it, so that cross-validation and a search over settings on real devices would multiply it.
 
     Examples
     --------
@@ -201,7 +201,7 @@ class DDMLRegressor(Regressor, _DDML):
     -----
     Ref: DDML §III-A, equation (1); errata D-01.
 
-    Privacy: unit update (or weight), replace, against everyone who sees an update: ``epsilon``, in each fit.
+    Privacy: as `DDMLClassifier`, in each fit.
 
     Examples
     --------

@@ -14,8 +14,8 @@ from datetime import datetime
 from shoal.errors import SpecError
 from shoal.names import counted
 from shoal.privacy.events import Relation, Scope, Unit
-from shoal.privacy.rounding import float_from_grains, from_grains, grains_up, show
-from shoal.study.odds import odds_of, whole_update
+from shoal.privacy.rounding import float_from_grains, from_grains, grains_up, show, sum_up
+from shoal.study.odds import Odds, odds_of
 from shoal.study.parts import Amplified, BudgetLine, Release
 from shoal.study.typeset import clean, moment, width, wrap
 
@@ -32,6 +32,7 @@ _UNITS = {
     Unit.UPDATE: "everything that one model update reveals (unit: update)",
     Unit.WEIGHT: "one number of a model update by itself, not the update as a whole (unit: weight)",
 }
+_UPDATES = "everything that all your model updates reveal together (unit: update)"
 _RELATIONS = {
     Relation.REPLACE: "it is hard to tell whether it is as it is, or anything else (relation: replace)",
     Relation.ADD_REMOVE: "it is hard to tell whether it is there, or not there at all (relation: add-remove)",
@@ -54,7 +55,8 @@ class Statement:
     leaves, seen_by
         What leaves the participant, in words, and who sees it.
     scope, epsilon, delta, how
-        The guarantee of everything together, and how it was composed. With delta 0 it is at least the plain sum of the releases.
+        The guarantee of everything together, and how it was composed. With delta 0 it is at least the plain sum of the releases. For the
+        unit weight that of one weight of one update: `everything` is the other.
     releases
         Each kind of release with its price and number.
     bytes
@@ -62,7 +64,7 @@ class Statement:
     digest
         Digest of the manifest; empty in a simulation.
     n_weights
-        Number of weights of an update, for the unit weight.
+        Number of weights of an update, for the unit weight, whose releases are priced for each weight by itself.
     paper_epsilon
         The total of a paper's own accounting where it differs, stated beside the guarantee.
     shuffled
@@ -122,21 +124,45 @@ class Statement:
                 f"A label for {self.scope.unit}, {self.scope.relation} was to list a release for another unit or relation.",
                 why="An epsilon speaks about one unit and one neighbouring relation.",
             )
-        if self.delta == 0 and stated < self._plain_grains:
+        prices = [grains_up(release.event.epsilon) for release in self.releases]
+        least = self._plain_grains if self._p is None else max(prices, default=0)
+        if self.delta == 0 and stated < least:
             raise SpecError(
                 "LABEL-001",
-                f"A label was to state epsilon {show(self.epsilon)} for releases that add up to {show(from_grains(self._plain_grains))}.",
+                f"A label was to state epsilon {show(self.epsilon)} for releases that add up to {show(from_grains(least))}.",
                 why="Without a delta the guarantee is at least the plain sum.",
             )
 
     @property
+    def _p(self) -> int | None:
+        """Weights of an update, where each is priced by itself."""
+        return self.n_weights if self.scope.unit is Unit.WEIGHT else None
+
+    @property
+    def _n_releases(self) -> int:
+        return sum(release.count for release in self.releases)
+
+    @property
     def _plain_grains(self) -> int:
-        return sum(release.count * grains_up(release.event.epsilon) for release in self.releases)
+        return (self._p or 1) * sum(release.count * grains_up(release.event.epsilon) for release in self.releases)
 
     @property
     def plain_sum(self) -> float:
-        """The plain sum of the epsilons of all releases."""
+        """The plain sum of the epsilons of all releases, and of all weights where each is priced by itself."""
         return float_from_grains(self._plain_grains)
+
+    @property
+    def everything(self) -> tuple[float, float]:
+        """Epsilon and delta of all that is sent: the guarantee, or for the unit weight the sum over all weights of all updates.
+
+        Notes
+        -----
+        Ref: errata D-01, D-15.
+        """
+        if self._p is None:
+            return self.epsilon, self.delta
+        delta = sum_up(release.event.delta for release in self.releases for _ in range(release.count))
+        return self.plain_sum, min(1.0, self._p * delta * (1 + 1e-14))
 
     def rows(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """The label as heads and paragraphs, from which text and HTML are laid out."""
@@ -150,10 +176,11 @@ class Statement:
         yield "Protocol", (f"{self.protocol}, {self.trust}" + (f": {_TRUST[self.trust]}" if self.trust in _TRUST else ""),)
         yield "Leaves here", (self.leaves + ("" if self.bytes is None else f" (at most {counted(self.bytes, 'byte')})"),)
         yield "Seen by", (self.seen_by,)
-        yield "Protects", (f"{_UNITS[self.scope.unit]}: {_RELATIONS[self.scope.relation]}; against {self.scope.adversary}",)
+        unit = _UPDATES if self.scope.unit is Unit.UPDATE and self._n_releases > 1 else _UNITS[self.scope.unit]
+        yield "Protects", (f"{unit}: {_RELATIONS[self.scope.relation]}; against {self.scope.adversary}",)
         yield "Guarantee", tuple(self._guarantee())
         yield "Releases", tuple(map(str, self.releases))
-        yield "In words", tuple(map(str, odds_of(self.scope, self.epsilon, self.delta, self.n_weights)))
+        yield "In words", tuple(map(str, self._odds()))
         if self.shuffled is not None:
             yield "In a crowd", tuple(self._crowd(self.shuffled))
         if self.budget is not None:
@@ -162,15 +189,21 @@ class Statement:
             yield "Not covered", self.not_covered
         yield "Undo", (self.undo,)
 
+    def _odds(self) -> tuple[Odds, ...]:
+        return odds_of(self.scope, self.epsilon, self.delta, None if self._p is None else self.everything)
+
     def _guarantee(self) -> Iterator[str]:
+        if self._p is not None:
+            epsilon, delta = self.everything
+            sent = f"{counted(self._p, 'weight')} of {counted(self._n_releases, 'update')}"
+            yield f"epsilon {show(epsilon)}, delta {show(delta)} for everything you send, against everyone who sees it ({sent})"
+            yield f"epsilon {show(self.epsilon)}, delta {show(self.delta)} for each weight of one update, seen by itself"
+            return
         yield f"epsilon {show(self.epsilon)}, delta {show(self.delta)} ({self.how})"
         if grains_up(self.epsilon) != self._plain_grains:
             yield f"plain sum of all releases: epsilon {show(from_grains(self._plain_grains))}"
         if self.paper_epsilon is not None:
             yield f"by the paper's own accounting: epsilon {show(self.paper_epsilon)}"
-        if self.scope.unit is Unit.WEIGHT and self.n_weights is not None:
-            epsilon, _ = whole_update(self.epsilon, self.delta, self.n_weights)
-            yield f"each weight alone: epsilon {show(self.epsilon)}; everything you send: {self.n_weights:,} times epsilon, {show(epsilon)}"
 
     def _crowd(self, crowd: Amplified) -> Iterator[str]:
         yield f"what you send, by itself: epsilon {show(self.epsilon)}, against {self.scope.adversary}"
@@ -219,11 +252,12 @@ class Statement:
             "epsilon": self.epsilon,
             "delta": self.delta,
             "how": self.how,
+            "everything": dict(zip(("epsilon", "delta"), self.everything, strict=True)),
             "plain_sum": self.plain_sum,
             "paper_epsilon": self.paper_epsilon,
             "n_weights": self.n_weights,
             "releases": [{"name": release.name, "count": release.count, **release.event.to_dict()} for release in self.releases],
-            "odds": [odds.to_dict() for odds in odds_of(self.scope, self.epsilon, self.delta, self.n_weights)],
+            "odds": [odds.to_dict() for odds in self._odds()],
             "shuffled": None if self.shuffled is None else self._shuffled_dict(self.shuffled),
             "budget": None if self.budget is None else {name: getattr(self.budget, name) for name in ("limit", "used", "after", "period")},
             "not_covered": list(self.not_covered),

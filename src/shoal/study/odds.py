@@ -22,15 +22,17 @@ _MORE = math.nextafter(math.log(10 / 9), math.inf)
 _REPLACE_GUESS = {
     Unit.PERSON: "that something is true of you",
     Unit.RECORD: "that a certain record has one value and not another",
-    Unit.UPDATE: "that something is true of the rows behind your update",
-    Unit.WEIGHT: "that one weight of your update has a certain value",
+    Unit.UPDATE: "that something is true of your rows",
+    Unit.WEIGHT: "that something is true of your rows",
 }
 _PRESENCE_GUESS = {
     Unit.PERSON: "that you are in the data at all",
     Unit.RECORD: "that a certain record is in the data at all",
     Unit.UPDATE: "that your update was made at all",
-    Unit.WEIGHT: "that one weight of your update was sent at all",
+    Unit.WEIGHT: "that your update was made at all",
 }
+_EVERYTHING = "what you send"
+_ONE_NUMBER = "one number of one update, seen without anything else that came of your rows,"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,14 @@ class Odds:
         What they guess, in words that follow "If someone thought it 50 of 100 likely".
     epsilon, delta
         What holds for this question.
+    by
+        What is seen, in words that can be followed by "could move them".
     """
 
     guess: str
     epsilon: float
     delta: float
+    by: str = _EVERYTHING
 
     @property
     def reach(self) -> float:
@@ -68,13 +73,14 @@ class Odds:
 
     def __str__(self) -> str:
         but = f", except with chance {show(self.exception)}" if self.delta > 0 else ""
-        moved = f"what you send could move them to at most {at_most(50, self.reach)} of 100{but}"
+        moved = f"{self.by} could move them to at most {at_most(50, self.reach)} of 100{but}"
         return f"If someone thought it 50 of 100 likely {self.guess}, {moved}."
 
     def to_dict(self) -> dict[str, object]:
         """Plain data, with the odds for several guesses, of 100."""
         moves = [{"from": prior, "to_at_most": float(at_most(prior, self.reach))} for prior in PRIORS]
-        return {"guess": self.guess, "epsilon": self.epsilon, "delta": self.delta, "moves": moves, "except_with_chance": self.exception}
+        holds = {"epsilon": self.epsilon, "delta": self.delta, "moves": moves, "except_with_chance": self.exception}
+        return {"guess": self.guess, "by": self.by, **holds}
 
 
 def at_most(prior: int, epsilon: float) -> Decimal:
@@ -90,28 +96,29 @@ def at_most(prior: int, epsilon: float) -> Decimal:
     return exact.quantize(Decimal("0.1"), context=_CONTEXT)
 
 
-def odds_of(scope: Scope, epsilon: float, delta: float, n_weights: int | None = None) -> tuple[Odds, ...]:
+def odds_of(scope: Scope, epsilon: float, delta: float, everything: tuple[float, float] | None = None) -> tuple[Odds, ...]:
     """All that a participant should know of what an epsilon allows.
+
+    Parameters
+    ----------
+    scope, epsilon, delta
+        The guarantee.
+    everything
+        Epsilon and delta of all that is sent, where the guarantee is for one number of it: their odds come first.
 
     Notes
     -----
     Under add-remove, telling two values of a unit apart takes one removal and one addition: epsilon counts twice, and delta
-    (1 + e^epsilon) times. For the unit weight, everything that is sent costs the number of weights times epsilon.
+    (1 + e^epsilon) times. The epsilon of a weight bounds what that number tells by itself, and nothing else (errata D-01, D-15).
     """
+    by = _ONE_NUMBER if scope.unit is Unit.WEIGHT else _EVERYTHING
     if scope.relation is Relation.REPLACE:
-        found = [Odds(_REPLACE_GUESS[scope.unit], epsilon, delta)]
+        found = [Odds(_REPLACE_GUESS[scope.unit], epsilon, delta, by)]
     else:
         twice = float_from_grains(2 * grains_up(epsilon))
         worse = min(1.0, delta * delta_growth(epsilon) * (1 + 1e-14))
         found = [
-            Odds(_PRESENCE_GUESS[scope.unit], epsilon, delta),
-            Odds(f"{_REPLACE_GUESS[scope.unit]}, knowing that the data is there", twice, worse),
+            Odds(_PRESENCE_GUESS[scope.unit], epsilon, delta, by),
+            Odds(f"{_REPLACE_GUESS[scope.unit]}, knowing that the data is there", twice, worse, by),
         ]
-    if scope.unit is Unit.WEIGHT and n_weights is not None:
-        found.append(Odds("that something is true of the rows behind your update", *whole_update(epsilon, delta, n_weights)))
-    return tuple(found)
-
-
-def whole_update(epsilon: float, delta: float, n_weights: int) -> tuple[float, float]:
-    """What all weights of one update cost together, where each alone costs epsilon and delta."""
-    return float_from_grains(n_weights * grains_up(epsilon)), min(1.0, n_weights * delta * (1 + 1e-14))
+    return (*([] if everything is None else [Odds(_REPLACE_GUESS[Unit.UPDATE], *everything)]), *found)

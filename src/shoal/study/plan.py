@@ -78,9 +78,19 @@ class Plan:
 
     @cached_property
     def loss(self) -> Loss:
-        """What all releases cost together: the plain sum, or the zero-concentrated one where Gaussian noise makes it smaller."""
+        """What all releases cost together: the plain sum, or the zero-concentrated one where Gaussian noise makes it smaller.
+
+        For the unit weight what one of them costs: figures of single weights do not add up (errata D-15).
+        """
+        if self.study.unit is Unit.WEIGHT:
+            return sequential(self.events[:1])
         delta = 0.0 if self.study.trust == "shuffled" else self.study.privacy.delta
         return tightest(self.events, delta) if delta else sequential(self.events)
+
+    @property
+    def everything(self) -> Loss:
+        """What all that is sent costs: the loss, or for the unit weight what the ledger counts."""
+        return sequential(self.charges) if self.study.unit is Unit.WEIGHT else self.loss
 
     @cached_property
     def central(self) -> Loss | None:
@@ -114,9 +124,11 @@ class Plan:
                 f"The plain sum, epsilon {show(self.loss.epsilon)}, assumes nothing and is what the ledger counts."
             )
         if study.unit is Unit.WEIGHT and self.params is not None:
+            alone = " Such figures do not add up over updates (errata D-15)." if self.params.n_updates > 1 else ""
             notes.append(
-                f"Each weight alone: epsilon {show(self.loss.epsilon)}. Everything you send: {counted(self.params.n_weights, 'weight')}, "
-                f"epsilon {show(sequential(self.charges).epsilon)}, which is what the ledger counts."
+                f"Everything you send: {counted(self.params.n_weights, 'weight')} of {counted(self.params.n_updates, 'update')}, "
+                f"epsilon {show(self.everything.epsilon)}, which is what the ledger counts. "
+                f"Each weight of one update, seen by itself: epsilon {show(self.loss.epsilon)}.{alone}"
             )
         notes += [] if self.params is None else notes_ddml(self.params)
         if study.data is not None:

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.names import counted
-from shoal.protocols.ddml.analysis import course, paper_factors
+from shoal.protocols.ddml.analysis import course, internal_loss, paper_factors
 from shoal.protocols.ddml.merging import part_of
 from shoal.protocols.ddml.params import Params
-from shoal.protocols.ddml.step import make_step
+from shoal.protocols.ddml.step import make_step, price
 from shoal.study.parts import Release
 from shoal.study.priced import Forecast, unpriceable
 from shoal.study.spec import Study
@@ -20,7 +20,7 @@ from shoal.study.spec import Study
 Floats = npt.NDArray[np.float64]
 
 _LATE = 100
-"""Updates after which the late reader of a note comes."""
+"""Further updates to an instance after which the late reader of a note comes."""
 
 USELESS_FROM = 2.0
 """Noise in a weight, per unit that is learned of it, at which a model of independent inputs can tell little: of the AUC above 1/2 that the
@@ -41,11 +41,12 @@ def price_ddml(study: Study, params: Params) -> list[Release]:
 
     Notes
     -----
-    Ref: DDML §IV, whose epsilon speaks about one weight; errata D-01.
+    Ref: DDML §IV, whose epsilon speaks about one weight; errata D-01, D-15.
 
     Privacy
     -------
-    Unit update (or weight), replace, against everyone who sees an update.
+    Unit update, replace, against everyone who sees an update: what a ledger is charged. Unit weight: each weight of one update, against
+    whoever sees nothing else.
     """
     if study.queries is not None:
         raise unpriceable(
@@ -53,23 +54,38 @@ def price_ddml(study: Study, params: Params) -> list[Release]:
             why="Its unit is an update; counts of a device's rows would protect another unit, and the two are never added.",
             fix="Ask for counts in a study of their own, with protocol anonml.",
         )
-    event = make_step(params).event
+    weights = counted(params.n_weights, "weight")
+    if params.unit == "weight":
+        name, event = f"a noisy update, each of its {weights} by itself", make_step(params).event
+    else:
+        name, event = f"a noisy update of {weights}", price(params)
     assert event is not None, "the epsilon of a study is finite"
-    return [Release(f"a noisy update of {counted(params.n_weights, 'weight')}", event.reading(*params.columns), params.n_updates)]
+    return [Release(name, event.reading(*params.columns), params.n_updates)]
 
 
 def notes_ddml(params: Params) -> list[str]:
     """What a reader of the price has to know besides: the noise of an update, and what the paper says of other adversaries."""
-    step, rates, k = make_step(params), params.rates, params.n_instances
-    losses = paper_factors(k, _LATE)
+    step, rates = make_step(params), params.rates
     assert step.event is not None, "the epsilon of a study is finite"
-    return [
+    notes = [
         f"The noise of an update is {_figure(step.deviation / 2**params.fraction_bits)} in each weight (root mean square, "
-        f"{step.event.mechanism}), at a learning rate of {_figure(rates.learning_rate)} and a clip of {_figure(rates.clip)}.",
-        f"The paper expects a loss of {_figure(losses.internal)} epsilon to one who reads all {counted(k, 'instance')} right after "
-        f"an update, and of {_figure(losses.late)} epsilon to one who reads an instance {_LATE} updates later. "
-        "That is an expected loss, not a guarantee (errata D-02, D-03): epsilon alone is claimed.",
+        f"{step.event.mechanism}), at a learning rate of {_figure(rates.learning_rate)} and a clip of {_figure(rates.clip)}."
     ]
+    if params.delta and not step.event.delta:
+        notes.append(f"The delta of {params.delta:g} is not used: {step.event.mechanism} has less noise, and a guarantee without it.")
+    return notes + ([_expected_losses(params)] if params.n_instances > 1 else [])
+
+
+def _expected_losses(params: Params) -> str:
+    """The paper's factors, for one instance after another replaced, beside what its first one really is."""
+    k, losses = params.n_instances, paper_factors(params.n_instances, _LATE)
+    real = internal_loss(params.n_weights, params.epsilon_release) / params.epsilon_release
+    return (
+        f"Where updates replace instances, the paper expects a loss of {_figure(losses.internal)} epsilon to one who reads all {k} instances "
+        f"right after an update, and of {_figure(losses.late)} epsilon to one who reads an instance after {_LATE} further updates to that "
+        f"instance ({_LATE * k:,} or so in all). That is an expected loss, not a guarantee, and wrong for several weights (errata D-02, "
+        f"D-03): with {counted(params.n_weights, 'weight')} the first reader's may be {_figure(real)} epsilon. Epsilon alone is claimed."
+    )
 
 
 def forecast_ddml(params: Params) -> list[Forecast]:
@@ -97,7 +113,7 @@ def forecast_ddml(params: Params) -> list[Forecast]:
         late = left[t] * math.exp(-pulled[t])
     learned, blurred = float(left @ -np.expm1(-pulled)), math.sqrt(float(left**2 @ noise))
     what = (
-        f"root mean square noise of a weight, per unit that is learned of it, "
+        "noise of a weight per unit that is learned of it (0.2 is good, 2 is useless), "
         f"after {counted(n, 'update')} of {counted(params.n_weights, 'weight')}"
     )
     return [Forecast(what, blurred / learned, useless_from=USELESS_FROM)]

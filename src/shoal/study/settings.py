@@ -13,7 +13,10 @@ from pydantic import Field
 from shoal.study.values import Items, Line, Table
 
 Positive = Annotated[float, Field(gt=0, le=1e6)]
+Size = Annotated[float, Field(ge=1e-9, le=1e6)]
 Small = Annotated[int, Field(ge=1, le=10_000)]
+
+MAX_INSTANCES = 1_000
 
 
 class AnonML(Table):
@@ -49,12 +52,12 @@ class DDML(Table):
     Ref: DDML §III for k, gamma and N_c, §III-E for a falling step; §V for the spam threshold.
     """
 
-    n_instances: Annotated[int, Field(ge=1, le=1_000)] = Field(default=20, description="k: instances of the model that are kept.")
-    learning_rate: Positive | None = Field(
+    n_instances: Annotated[int, Field(ge=1, le=MAX_INSTANCES)] = Field(default=20, description="k: instances of the model that are kept.")
+    learning_rate: Size | None = Field(
         default=None, description="gamma: step of an update; by default from size, epsilon, k and the number of weights."
     )
     batch_size: Small = Field(default=10, description="N_c: most rows that one update reads; a device that has fewer reads them all.")
-    clip: Positive | None = Field(
+    clip: Size | None = Field(
         default=None,
         description="L2 norm to which a gradient is clipped (unit weight: the size of each of its parts); by default from the inputs.",
     )
@@ -86,7 +89,9 @@ class DDML(Table):
         json_schema_extra={"default": None},
     )
     admission: Literal["token", "signed", "open"] = Field(
-        default="signed", description="Who may send an update: one anonymous token each, an enrolled key that signs it, or anyone."
+        default="signed",
+        description="Who may send an update: one anonymous token each, an enrolled key that signs it, or anyone. "
+        "The coordinator's HTTP service sees to it; simulations admit everyone.",
     )
     spam_threshold: Positive | None = Field(
         default=None, description="t: how far from the instances, in standard deviations, an update is refused; by default calibrated."

@@ -110,7 +110,7 @@ def seen_by(study: Study) -> str:
             return "the coordinator, in one batch with everyone else's and without your name; and everyone it shows it to"
         return "the coordinator and everyone it shows it to; the ticket stands in for your name, and the guarantee does not rest on that"
     if study.protocol == "ddml":
-        return "the coordinator, and the device that draws your model next"
+        return "the coordinator, every device that draws while your update is in the model, and everyone they show it to"
     if study.trust == "secure-sum":
         return "the coordinator sees masks, and with all participants the sums; everyone sees the model"
     return "all participants, and everyone they show it to"
@@ -121,8 +121,9 @@ def not_covered(study: Study) -> tuple[str, ...]:
     items = ["what the model says about people like you, whether or not you take part", "studies that your ledger does not know of"]
     if study.protocol in ("anonml", "ddml"):
         items.insert(0, "that you enrolled")
+        items.insert(1, "whether your data fits the study's ranges and values: if not, you cannot take part, and that may be seen")
     if study.protocol == "ddml":
-        items.insert(1, "that your device has rows at all: drawing a model shows it")
+        items.insert(2, "that your device has rows at all: drawing a model shows it")
     if study.protocol in ("sdq", "pfds"):
         items.insert(0, "that your organisation takes part, and what its records have in common")
         items.insert(1, "rows of the same person at other participants, each of which spends for itself")

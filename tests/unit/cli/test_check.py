@@ -42,8 +42,31 @@ def test_prints_digest_prices_and_label(protocol: str, tmp_path: Path, capsys: p
 def test_shows_what_the_paper_expects_of_other_adversaries_as_no_guarantee(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check(write(tmp_path, "ddml"))
     printed, label = capsys.readouterr().out.split("┌ PRIVACY LABEL")
-    assert "an expected loss, not a guarantee (errata D-02, D-03)" in printed and "forecast  root mean square noise of a weight" in printed
+    assert "an expected loss, not a guarantee" in printed and "forecast  noise of a weight" in printed
     assert "expected loss" not in label
+
+
+def test_a_large_model_is_not_sent_to_an_audit_that_takes_an_hour(capsys: pytest.CaptureFixture[str]) -> None:
+    examples = Path(__file__).parents[3] / "examples"
+    for name, command in (("ranking", "next      shoal audit mechanism k-closest"), ("phishing-ddml", "next      shoal audit study")):
+        check(examples / f"{name}.toml")
+        assert command in capsys.readouterr().out
+
+
+def test_a_weight_by_itself_is_not_what_is_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(
+        tmp_path, "ddml", ('unit = "update"', 'unit = "weight"'), ("n_updates = 1", "n_updates = 4"), ("epsilon = 4.0", "epsilon = 1.0")
+    )
+    check(path)
+    printed, label = capsys.readouterr().out.split("┌ PRIVACY LABEL")
+    assert "note      Everything you send: 29 weights of 4 updates, epsilon 29.0, which is what the ledger counts." in printed
+    assert "Each weight of one update, seen by itself: epsilon 0.25. Such figures do not add up over updates" in printed
+    assert "Guarantee   epsilon 29.0, delta 0 for everything you send" in label
+    check(path, json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["plan"]["total"]["epsilon"], told["plan"]["charged"]["epsilon"]) == (0.25, 29)
+    assert (told["label"]["epsilon"], told["label"]["everything"]) == (0.25, {"epsilon": 29, "delta": 0})
+    assert [odds["epsilon"] for odds in told["label"]["odds"]] == [29, 0.25]
 
 
 def test_says_what_is_asked_of_whom_and_shows_the_worst_forecasts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,7 @@ def test_each_weight_alone_and_everything_are_both_told(home: Path, capsys: pyte
     assert p is not None
     assert simulate(home) == 0
     printed = capsys.readouterr().out
-    assert "epsilon 4.0 by plain sum of 2 releases (unit weight, relation replace" in printed
+    assert "epsilon 2.0 by plain sum of 1 release (unit weight, relation replace" in printed
     assert f"; everything that a device sends: epsilon {4 * p}.0, which its ledger counts" in printed
     assert "answers   updates 600 (first run)" in printed and "noise by discrete-laplace" in printed
     assert simulate(home, "--sweep", "epsilon=1,2") == 0
@@ -78,7 +78,7 @@ def test_each_weight_alone_and_everything_are_both_told(home: Path, capsys: pyte
     assert "which its ledger counts, costs more" in printed
     rows = [line.split() for line in printed.splitlines() if line.startswith(("epsilon ", "1 ", "2 "))]
     assert rows[0][:5] == ["epsilon", "each", "weight", "everything", "noise"]
-    assert [row[:4] for row in rows[1:]] == [["1", "1.0", f"{p}.0", "discrete-laplace"], ["2", "2.0", f"{2 * p}.0", "discrete-laplace"]]
+    assert [row[:4] for row in rows[1:]] == [["1", "0.5", f"{p}.0", "discrete-laplace"], ["2", "1.0", f"{2 * p}.0", "discrete-laplace"]]
 
 
 def test_a_sweep_names_the_noise_of_each_point(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

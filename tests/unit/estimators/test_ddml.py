@@ -272,7 +272,9 @@ class TestPrivacy:
     def test_a_weight_is_not_all_that_is_sent(self) -> None:
         statement = fitted(epsilon=2.0, unit="weight", batch_size=9).privacy_
         assert statement.epsilon == 2.0 and str(statement.scope.unit) == "weight" and statement.n_weights == 6
-        assert "each weight alone: epsilon 2.0; everything you send: 6 times epsilon, 12.0" in flat(statement)
+        assert "epsilon 12.0, delta 0 for everything you send, against everyone who sees it (6 weights of 1 update)" in flat(statement)
+        several = fitted(epsilon=2.0, unit="weight", n_updates=4, batch_size=9).privacy_
+        assert (several.epsilon, several.everything) == (0.5, (12.0, 0)) and "6 weights of 4 updates" in flat(several)
 
     @pytest.mark.parametrize("variant", ["plus", "paper"])
     @pytest.mark.parametrize("fit", [fitted, regressed])

@@ -58,7 +58,7 @@ def test_too_few_rows_are_doubted(protocol: str, size: str) -> None:
 
 def test_too_few_devices_are_doubted() -> None:
     [doubt] = doubted("ddml", ("size = 50000", "size = 1000"), ("epsilon = 4.0", "epsilon = 0.5"))
-    assert "At the declared size most of the result is noise: root mean square noise of a weight" in doubt
+    assert "At the declared size most of the result is noise: noise of a weight per unit" in doubt
     assert "after 1,000 updates of 29 weights" in doubt and "a result is of use below 2.0." in doubt
 
 

@@ -125,12 +125,41 @@ def test_add_remove_gives_both_odds():
 
 
 def test_a_weight_is_not_the_whole_update():
-    scope = Scope(Unit.WEIGHT, Relation.REPLACE, "the channel and the server")
+    scope = Scope(Unit.WEIGHT, Relation.REPLACE, "whoever sees one number")
     label = statement(scope=scope, epsilon=0.5, releases=(Release("an update", bit(0.5, scope)),), n_weights=785)
-    assert "each weight alone: epsilon 0.5; everything you send: 785 times epsilon, 392.5" in read(label)
-    assert "at most 100.0 of 100" in read(label)
-    assert label.to_dict()["odds"][1]["epsilon"] == 392.5
-    assert "times epsilon" not in read(replace(label, n_weights=None))
+    whole = "Guarantee epsilon 392.5, delta 0 for everything you send, against everyone who sees it (785 weights of 1 update)"
+    assert f"{whole} epsilon 0.5, delta 0 for each weight of one update, seen by itself" in read(label)
+    assert "what you send could move them to at most 100.0 of 100" in read(label)
+    assert "seen without anything else that came of your rows, could move them to at most 62.3 of 100" in read(label)
+    assert label.everything == (392.5, 0) and [odds["epsilon"] for odds in label.to_dict()["odds"]] == [392.5, 0.5]
+    assert "everything you send" not in read(replace(label, n_weights=None))
+
+
+def test_weights_of_several_updates_are_added_as_wholes_only():
+    scope = Scope(Unit.WEIGHT, Relation.REPLACE, "whoever sees one number")
+    label = statement(scope=scope, epsilon=0.5, releases=(Release("an update", bit(0.5, scope, 1e-3), 4),), n_weights=10, delta=1e-3)
+    assert label.everything[0] == label.plain_sum == 20 and label.everything[1] == pytest.approx(0.04) and label.everything[1] >= 0.04
+    assert "epsilon 20.0, delta 0.04001 for everything you send, against everyone who sees it (10 weights of 4 updates)" in read(label)
+    assert "epsilon 2.0" not in read(label).replace("epsilon 20.0", "") and "plain sum" not in read(label)
+    assert (label.to_dict()["epsilon"], label.to_dict()["everything"]["epsilon"], label.to_dict()["plain_sum"]) == (0.5, 20, 20)
+    assert replace(label, n_weights=1000).everything[1] == 1
+    pure = (Release("an update", bit(0.5, scope), 4),)
+    assert replace(label, releases=pure, delta=0).everything == (20, 0)
+    with pytest.raises(SpecError, match=r"LABEL-001.*epsilon 0.4 for releases that add up to 0.5"):
+        replace(label, releases=pure, delta=0, epsilon=0.4)
+
+
+def test_of_another_unit_the_guarantee_is_that_of_everything():
+    label = statement(epsilon=2.5, n_weights=7)
+    assert label.everything == (2.5, 0) and label.plain_sum == 2.0
+    assert label.to_dict()["everything"] == {"epsilon": 2.5, "delta": 0}
+
+
+def test_several_updates_are_protected_together():
+    scope = Scope(Unit.UPDATE, Relation.REPLACE, "everyone who sees an update")
+    one, four = (statement(scope=scope, epsilon=4.0, releases=(Release("an update", bit(1.0, scope), n),)) for n in (1, 4))
+    assert "Protects everything that one model update reveals (unit: update): it is hard" in read(one)
+    assert "Protects everything that all your model updates reveal together (unit: update): it is hard" in read(four)
 
 
 def test_shuffling_states_the_local_and_the_central_guarantee():

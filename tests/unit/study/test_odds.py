@@ -11,7 +11,7 @@ import pytest
 
 from shoal.mechanisms.gaussian import count_delta
 from shoal.privacy.events import LOCAL_PERSON, Relation, Scope, Unit
-from shoal.study.odds import Odds, at_most, odds_of, whole_update
+from shoal.study.odds import Odds, at_most, odds_of
 
 RECORD = Scope(Unit.RECORD, Relation.ADD_REMOVE, "all who read the release")
 
@@ -53,14 +53,22 @@ def test_a_delta_that_is_lost_stops_at_one():
     assert odds_of(RECORD, 800.0, 1e-6)[1].delta == 1.0
 
 
-def test_all_weights_of_an_update_cost_their_number():
-    scope = Scope(Unit.WEIGHT, Relation.REPLACE, "the server")
-    one, everything = odds_of(scope, 0.1, 1e-9, n_weights=30)
-    assert (one.epsilon, everything.epsilon) == (0.1, 3.0)
-    assert everything.delta >= 3e-8
-    assert whole_update(0.1, 0.5, 30)[1] == 1.0
-    assert len(odds_of(scope, 0.1, 0.0)) == 1
-    assert len(odds_of(LOCAL_PERSON, 0.1, 0.0, n_weights=30)) == 1
+@pytest.mark.parametrize("relation", Relation)
+def test_the_epsilon_of_a_weight_speaks_of_that_number_and_everything_comes_first(relation):
+    scope = Scope(Unit.WEIGHT, relation, "whoever sees one number")
+    everything, *numbers = odds_of(scope, 1.0, 0.0, (29.0, 1e-8))
+    assert (everything.epsilon, everything.delta) == (29.0, 1e-8)
+    assert "that something is true of your rows, what you send could move them to at most 100.0 of 100" in str(everything)
+    assert numbers[0].epsilon == 1.0 and numbers == list(odds_of(scope, 1.0, 0.0))
+    for one in numbers:
+        assert "one number of one update, seen without anything else that came of your rows, could move them" in str(one)
+        assert "what you send" not in str(one) and one.to_dict()["by"] == one.by
+    assert everything.to_dict()["by"] == "what you send"
+
+
+def test_of_updates_all_rows_are_spoken_of():
+    [odds] = odds_of(Scope(Unit.UPDATE, Relation.REPLACE, "everyone"), 1.0, 0.0)
+    assert str(odds).startswith("If someone thought it 50 of 100 likely that something is true of your rows, what you send could")
 
 
 @pytest.mark.parametrize("unit", Unit)

@@ -16,10 +16,11 @@ from shoal.messages.codec import encode
 from shoal.privacy.accountant import sequential
 from shoal.privacy.events import LOCAL_PERSON, Relation, Unit
 from shoal.privacy.shuffle import amplify
+from shoal.privacy.zcdp import rho_to_epsilon
 from shoal.protocols.anonml.analysis import packet_bytes
 from shoal.protocols.anonml.params import Paper
 from shoal.protocols.ddml.messages import Draw, Update
-from shoal.protocols.ddml.step import price
+from shoal.protocols.ddml.step import make_step, price
 from shoal.study.anonml import params_of, script_of
 from shoal.study.ddml import params_of as ddml_params
 from shoal.study.load import parse
@@ -250,8 +251,15 @@ class TestDDML:
         assert "against everyone who sees an update, the coordinator included" in label
         assert "that your device has rows at all: drawing a model shows it" in label
         assert "0.45" not in label and "expect" not in label
+        assert "the coordinator, every device that draws while your update is in the model, and everyone they show it to" in label
         assert "a loss of 0.45 epsilon to one who reads all 10 instances" in plan.notes[-1]
-        assert "an expected loss, not a guarantee (errata D-02, D-03)" in plan.notes[-1]
+        assert "an expected loss, not a guarantee, and wrong for several weights (errata D-02, D-03)" in plan.notes[-1]
+        assert "with 8 weights the first reader's may be 0.999 epsilon. Epsilon alone is claimed." in plan.notes[-1]
+
+    def test_the_late_reader_comes_after_updates_to_that_instance(self) -> None:
+        # 1 / (k sqrt(T)) with k = 10, T = 100: one update in k is of that instance.
+        told = "of 0.01 epsilon to one who reads an instance after 100 further updates to that instance (1,000 or so in all)"
+        assert told in make_plan(study("ddml")).notes[-1]
 
     def test_the_noise_of_an_update_is_told(self) -> None:
         spec = study("ddml", ddml={"n_instances": 10, "learning_rate": 0.5, "clip": 0.25}, privacy={"epsilon": 1.0, "unit": "weight"})
@@ -259,14 +267,51 @@ class TestDDML:
         # Laplace noise of scale 2 gamma clip / epsilon.
         assert "is 0.354 in each weight (root mean square, discrete-laplace), at a learning rate of 0.5 and a clip of 0.25." in note
 
-    def test_the_unit_weight_states_one_weight_and_charges_all(self) -> None:
+    def test_the_unit_weight_states_one_weight_of_one_update_and_charges_all(self) -> None:
         plan = make_plan(study("ddml", privacy={"epsilon": 1.2, "unit": "weight", "n_updates": 2}))
-        assert plan.loss.scope.unit is Unit.WEIGHT and plan.loss.epsilon == pytest.approx(1.2)
+        assert plan.loss.scope.unit is Unit.WEIGHT and plan.loss.epsilon == pytest.approx(0.6)
         assert [event.epsilon for event in plan.charges] == [pytest.approx(4.8)] * 2
         assert {event.scope.unit for event in plan.charges} == {Unit.UPDATE}
-        assert plan.to_dict()["charged"]["epsilon"] == pytest.approx(9.6)
-        assert "Each weight alone: epsilon 1.2. Everything you send: 8 weights, epsilon 9.6" in plan.notes[0]
-        assert "8 times epsilon, 9.6" in read(plan)
+        assert plan.to_dict()["total"] == plan.loss.to_dict() and plan.to_dict()["charged"] == plan.everything.to_dict()
+        assert plan.everything.epsilon == pytest.approx(9.6) and plan.everything.scope.unit is Unit.UPDATE
+        assert plan.notes[0].startswith("Everything you send: 8 weights of 2 updates, epsilon 9.6, which is what the ledger counts.")
+        assert plan.notes[0].endswith(
+            "Each weight of one update, seen by itself: epsilon 0.6. Such figures do not add up over updates (errata D-15)."
+        )
+        assert "2 x a noisy update, each of its 8 weights by itself (discrete-laplace): epsilon 0.6 each" in read(plan)
+        whole = "epsilon 9.6, delta 0 for everything you send, against everyone who sees it (8 weights of 2 updates)"
+        assert f"{whole} epsilon 0.6, delta 0 for each weight of one update, seen by itself" in read(plan)
+        assert "what you send could move them to at most 100.0 of 100" in read(plan)
+        assert plan.statement().everything[0] == plan.everything.epsilon
+
+    def test_the_reader_of_one_number_sees_nothing_else(self) -> None:
+        once, twice = (make_plan(study("ddml", privacy={"epsilon": 1.2, "unit": "weight", "n_updates": n})) for n in (1, 2))
+        reader = "whoever sees this one number of one update and nothing else"
+        assert once.loss.scope.adversary == reader and f"against {reader} Guarantee" in read(once)
+        assert "weights of 1 update" in once.notes[0] and "add up" not in once.notes[0]
+        assert twice.loss.scope.adversary == f"{reader}, if nothing of your earlier updates was in the model drawn for it"
+        assert "against everyone who sees an update" not in read(once) + read(twice)
+
+    def test_several_updates_are_spoken_of_as_several(self) -> None:
+        one, several = (make_plan(study("ddml", privacy={"epsilon": 1.2, "n_updates": n})) for n in (1, 3))
+        assert "everything that one model update reveals" in read(one)
+        assert "everything that all your model updates reveal together" in read(several) and "one model update" not in read(several)
+        assert several.everything == several.loss
+
+    def test_rows_that_do_not_fit_keep_out(self) -> None:
+        item = "whether your data fits the study's ranges and values: if not, you cannot take part, and that may be seen"
+        assert all(item in read(make_plan(study(protocol))) for protocol in ("anonml", "ddml"))
+        assert all(item not in read(make_plan(study(protocol))) for protocol in ("sdq", "pfds"))
+
+    def test_gaussian_noise_is_priced_for_every_epoch(self) -> None:
+        numbers = [{"name": f"x{i}", "range": [0, 1], "missing": False} for i in range(100)]
+        settings = {"n_instances": 10, "decay": "sqrt", "fraction_bits": 16, "learning_rate": 1.0}
+        plan = make_plan(study("ddml", feature=numbers, privacy={"epsilon": 64.0, "delta": 1e-4}, ddml=settings))
+        assert plan.params is not None and plan.releases[0].event.mechanism == "discrete-gaussian"
+        rho = plan.releases[0].event.rho
+        rhos = [make_step(plan.params, epoch).event.rho for epoch in range(40)]  # type: ignore[union-attr]
+        assert rho is not None and max(rhos) <= rho and rhos[0] < max(rhos)  # type: ignore[type-var]
+        assert plan.charges == [price(plan.params)] and rho_to_epsilon(max(rhos), 1e-4) <= plan.loss.epsilon <= 64  # type: ignore[type-var,arg-type]
 
     def test_a_delta_is_kept_to(self) -> None:
         plan = make_plan(study("ddml", privacy={"epsilon": 1.2, "n_updates": 3, "delta": 1e-6}))

@@ -14,7 +14,9 @@ from shoal.entropy import SeededEntropy
 from shoal.protocols.ddml.links import means
 from shoal.protocols.ddml.params import Params
 from shoal.protocols.ddml.population import Devices, simulate
-from shoal.study.price_updates import USELESS_FROM, forecast_ddml
+from shoal.protocols.ddml.rows import Rows
+from shoal.protocols.ddml.step import make_step
+from shoal.study.price_updates import USELESS_FROM, forecast_ddml, notes_ddml
 
 NUMBERS = Schema([Numeric(f"x{i}", 0, 1, missing=False) for i in range(8)], label=Categorical("y", ["no", "yes"]))
 
@@ -28,9 +30,15 @@ def params(schema: Schema = NUMBERS, epsilon: float = 2.0, size: int = 20_000, *
     return Params(schema, epsilon, size, **more)
 
 
+def test_one_instance_has_no_expected_loss_and_a_delta_that_is_not_used_is_named() -> None:
+    assert len(notes_ddml(params(n_instances=1))) == 1
+    assert "The delta of 1e-06 is not used: k-closest has less noise" in notes_ddml(params(delta=1e-6))[1]
+    assert len(notes_ddml(params())) == 2
+
+
 def test_the_forecast_says_from_how_many_updates_of_how_many_weights() -> None:
     [forecast] = forecast_ddml(params(size=1000, n_updates=3))
-    assert forecast.what == "root mean square noise of a weight, per unit that is learned of it, after 3,000 updates of 9 weights"
+    assert forecast.what == "noise of a weight per unit that is learned of it (0.2 is good, 2 is useless), after 3,000 updates of 9 weights"
     assert forecast.useless_from == USELESS_FROM
 
 
@@ -77,6 +85,25 @@ def test_every_link_has_a_forecast(link: Any, label: Any) -> None:
 
 def test_a_few_updates_are_forecast_too() -> None:
     assert noise(params(size=1, n_instances=1)) > USELESS_FROM
+
+
+def test_one_weight_of_a_later_update_may_tell_what_the_whole_one_before_told() -> None:
+    bits = Schema([Categorical(f"x{i}", ["a", "b"], missing=False) for i in range(28)], label=NUMBERS.label)
+    twice = params(bits, 1.0, unit="weight", n_updates=2, centred=False, learning_rate=0.01, clip=0.5)
+    step, entropy, by_whole, by_one, n = make_step(twice), SeededEntropy("adaptive"), 0, 0, 1000
+    held = [Rows.of(twice, {f"x{i}": np.array([1]) for i in range(28)}, np.array([label])) for label in (0, 1)]
+    for t in range(n):
+        rows, chosen = held[t % 2], np.zeros(twice.n_weights, np.int32)
+        first = step.draw(rows.gradient(twice, chosen), entropy)
+        # The aggregator puts what all weights of the first update say into one weight of the instance that it sends next.
+        told = np.sign(np.sign(first).sum())
+        chosen[0] = told << 24
+        second = chosen + step.draw(rows.gradient(twice, chosen), entropy)
+        by_whole += (told > 0) == (t % 2 == 1)
+        by_one += (second[0] > 0) == (t % 2 == 1)
+    assert twice.n_weights == 29 and twice.epsilon_release == 0.5
+    # If figures of single weights added up, one weight of both updates would be worth epsilon 1, and a guess by it right in 73.1 %.
+    assert by_whole / n == pytest.approx(0.886, abs=0.03) and by_one / n == pytest.approx(0.886, abs=0.03)
 
 
 def auc(params: Params, seed: str) -> float:

@@ -222,6 +222,8 @@ QUERY = {"n_queries": 1, "epsilon_release": 1}
         ("ddml", {"ddml": {"crosses": [["age", "kind"], ["kind", "age"]]}}, "SPEC-021", ("ddml", "crosses", 1)),
         ("ddml", {"feature": [FEATURE, {**FEATURE, "name": "b", "bins": [], "missing": False}]}, "SPEC-021", ("feature", 1, "bins")),
         ("ddml", {"ddml": {"decay": "linear"}}, "SPEC-013", ("ddml", "decay")),
+        ("ddml", {"ddml": {"clip": 5e-324}}, "SPEC-013", ("ddml", "clip")),
+        ("ddml", {"ddml": {"learning_rate": 0.9e-9}}, "SPEC-013", ("ddml", "learning_rate")),
         ("ddml", {"ddml": {"averaging": 1}}, "SPEC-012", ("ddml", "averaging")),
         ("ddml", {"feature": [{**NOTE, "buckets": 1}]}, "SPEC-013", ("feature", 0, "buckets")),
         ("ddml", {"feature": [{**NOTE, "ngrams": 4}]}, "SPEC-013", ("feature", 0, "ngrams")),

@@ -42,7 +42,11 @@ class Instance(Message):
 
 
 class Update(Message):
-    """The instance after a noisy step, with the epoch in which it was drawn. Its id is its own: nothing links it to the draw."""
+    """The instance after a noisy step, with the epoch in which it was drawn.
+
+    Its id is its own and says nothing of the draw. The rest does: the epoch is repeated, and the weights lie near the instance that was
+    drawn, at one public distance where the step is k-closest. A coordinator can tell which draw an update belongs to.
+    """
 
     type_name: ClassVar[str] = "ddml.update"
     spends: ClassVar[bool] = True

@@ -21,6 +21,9 @@ Merge = Literal["blend", "discard"]
 Decay = Literal["none", "sqrt"]
 
 ADVERSARY = "everyone who sees an update, the coordinator included"
+READER_OF_ONE = "whoever sees this one number of one update and nothing else"
+"""Against whom the epsilon of a single weight holds; whoever sees more of the update learns more."""
+_IF_APART = ", if nothing of your earlier updates was in the model drawn for it"
 
 _EPOCHS_IN_ALL = 100
 _EPOCH_LEAST, _EPOCH_MOST = 1_000, 100_000
@@ -35,8 +38,9 @@ class Params:
     schema
         Features, texts and label.
     epsilon
-        The whole budget for all updates of one device: of everything it sends (unit update), or of each weight alone (unit weight).
-        Infinite: no noise at all, which only a simulation may do.
+        The whole budget for all updates of one device, which share it evenly. Unit update: of everything it sends. Unit weight: the share
+        of an update protects each of its weights, seen by itself; everything that is sent costs p times epsilon. Infinite: no noise at
+        all, which only a simulation may do.
     size
         Devices that are expected.
     variant
@@ -58,7 +62,7 @@ class Params:
 
     Notes
     -----
-    Ref: DDML §III; errata D-01, D-04.
+    Ref: DDML §III; errata D-01, D-04, D-15.
 
     Examples
     --------
@@ -125,7 +129,7 @@ class Params:
 
     @cached_property
     def epsilon_release(self) -> float:
-        """What one update may cost."""
+        """What one update may cost; for the unit weight, each weight of it."""
         return math.inf if self.is_bare else share(self.epsilon, Fraction(1, self.n_updates))
 
     @property
@@ -135,8 +139,15 @@ class Params:
 
     @property
     def scope(self) -> Scope:
-        """What epsilon speaks about."""
-        return Scope(Unit(self.unit), Relation.REPLACE, ADVERSARY)
+        """What the epsilon of a release speaks about.
+
+        Notes
+        -----
+        Of a second update a single weight may tell all that the first has told, if an instance was chosen by it (errata D-15).
+        """
+        if self.unit == "weight":
+            return Scope(Unit.WEIGHT, Relation.REPLACE, READER_OF_ONE + (_IF_APART if self.n_updates > 1 else ""))
+        return Scope(Unit.UPDATE, Relation.REPLACE, ADVERSARY)
 
     @property
     def n_expected(self) -> int:
@@ -147,6 +158,11 @@ class Params:
     def epoch_updates(self) -> int:
         """Updates in an epoch: the coarse clock by which a step falls, and by which an update is too old."""
         return min(_EPOCH_MOST, max(_EPOCH_LEAST, self.n_expected // _EPOCHS_IN_ALL))
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last update that is expected, after which the step falls no further."""
+        return self.n_expected // self.epoch_updates
 
     @cached_property
     def rates(self) -> Rates:
@@ -160,4 +176,4 @@ class Params:
         -----
         Ref: DDML §III-E, which leaves a falling rate to future work.
         """
-        return self.rates.learning_rate / (math.sqrt(1 + epoch) if self.decay == "sqrt" else 1.0)
+        return self.rates.learning_rate / (math.sqrt(1 + min(epoch, self.last_epoch)) if self.decay == "sqrt" else 1.0)

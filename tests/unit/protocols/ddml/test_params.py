@@ -77,10 +77,12 @@ def test_an_epoch_is_a_hundredth_of_the_study_within_limits(size: int, n_updates
 
 
 def test_the_step_falls_with_the_root_of_time_if_it_falls() -> None:
-    still, falling = (params(learning_rate=0.1, decay=decay) for decay in ("none", "sqrt"))
+    still, falling = (params(size=99_000, learning_rate=0.1, decay=decay) for decay in ("none", "sqrt"))
     assert [still.gamma(epoch) for epoch in (0, 3, 99)] == [0.1] * 3
     assert [falling.gamma(epoch) for epoch in (0, 3, 99)] == pytest.approx([0.1, 0.05, 0.01])
     assert still.gamma() == falling.gamma() == 0.1
+    # After the last update that is expected it stays as it is, however long a study goes on.
+    assert falling.last_epoch == 99 and falling.gamma(10**9) == falling.gamma(99)
 
 
 def test_rates_are_as_given_or_by_the_rule() -> None:
