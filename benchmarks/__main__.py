@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks.measure import Measure
+from benchmarks.measure import table
 
 BENCHMARKS = {
     "samplers": ("benchmarks.speed.samplers", "exact noise and randomised answers: samples and reports a second, against other libraries"),
@@ -18,6 +18,8 @@ BENCHMARKS = {
         "benchmarks.speed.anonml",
         "AnonML with a million people: seconds and memory; aggregation against multi-freq-ldpy; messages",
     ),
+    "ddml": ("benchmarks.paper.ddml", "DDML: MNIST, theory, known weights, whole updates protected, spam; --only takes one of these"),
+    "ddml-speed": ("benchmarks.speed.ddml", "DDML: simulated updates a second, and draw + update pairs a second on each store"),
 }
 FIGURES = {
     "anonml-2": ("benchmarks.paper.anonml_errors", "best p and q by number of cells"),
@@ -27,7 +29,13 @@ FIGURES = {
     "anonml-5": ("benchmarks.paper.anonml_sweeps", "AUC by budget: both settings of the paper under both accountings, and plus"),
     "anonml-6": ("benchmarks.paper.anonml_sweeps", "AUC by size of the feature subsets"),
     "anonml-7": ("benchmarks.paper.anonml_sweeps", "AUC by number of partitions"),
+    "ddml-2": ("benchmarks.paper.ddml_curves", "MNIST: loss and accuracy by rows seen, for several k, batches and epsilons"),
+    "ddml-3": ("benchmarks.paper.ddml_curves", "MNIST: other ways to keep 20 instances"),
+    "ddml-4": ("benchmarks.paper.ddml_curves", "MNIST: the same for several k, with a tenth of the learning rate"),
+    "ddml-5": ("benchmarks.paper.ddml_known", "true against learned weights of the model with 33 known ones"),
 }
+TRIALS = 20
+"""Repetitions of a point of a figure, where its module has no number of its own."""
 
 
 def main() -> None:
@@ -41,7 +49,7 @@ def main() -> None:
     run.add_argument("--only", metavar="TEXT", help="only what has this in its name, where a benchmark can choose")
     figure = commands.add_parser("figure", help="draw one figure of a paper (needs shoal[report])")
     figure.add_argument("name", choices=sorted(FIGURES))
-    figure.add_argument("--trials", type=int, default=20, help="repetitions of each point (the paper: 400 to 500)")
+    figure.add_argument("--trials", type=int, help="repetitions of each point (AnonML: 20, its paper: 400 to 500; DDML: 1)")
     figure.add_argument("--to", type=Path, default=Path("docs/benchmarks"), metavar="DIR", help="where the SVG goes")
     for command in (run, figure):
         command.add_argument("--json", action="store_true", help="print one JSON object per figure")
@@ -62,7 +70,7 @@ def _run(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
     if unknown:
         parser.error(f"{chosen.name} takes no --{' --'.join(sorted(unknown))}")
     if chosen.markdown:
-        lines: Callable[..., Iterator[str]] = getattr(module, "markdown", lambda **given: _table(module.measures(**given)))
+        lines: Callable[..., Iterator[str]] = getattr(module, "markdown", lambda **given: table(module.measures(**given)))
         for line in lines(**options):
             print(line, flush=True)
         return
@@ -70,18 +78,11 @@ def _run(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
         print(measure.to_json() if chosen.json else measure.to_text(), flush=True)
 
 
-def _table(measures: Iterator[Measure]) -> Iterator[str]:
-    yield "| measure | value | unit | target |"
-    yield "|---|---:|---|---:|"
-    for one in measures:
-        target = "" if one.target is None else f"{'at least' if one.better == 'higher' else 'at most'} {one.target:,.4g}"
-        yield f"| {one.measure.replace('_', ' ')} | {one.value:,.4g} | {one.unit} | {target} |"
-
-
 def _draw(chosen: argparse.Namespace) -> None:
     plots = import_module("benchmarks.paper.plots")
     plots.pyplot()  # where it cannot be drawn, nothing is computed
-    figure = import_module(FIGURES[chosen.name][0]).figure(chosen.name, chosen.trials)
+    module = import_module(FIGURES[chosen.name][0])
+    figure = module.figure(chosen.name, chosen.trials or getattr(module, "TRIALS", TRIALS))
     path = plots.draw(figure, chosen.to / f"{chosen.name}.svg")
     for line in figure.lines(as_json=chosen.json):
         print(line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -45,6 +45,15 @@ class Measure:
             met = self.value >= self.target if self.better == "higher" else self.value <= self.target
             parts.append(f"target {self.target:,.4g} {'met' if met else 'NOT MET'}")
         return "  ".join(parts)
+
+
+def table(measures: Iterator[Measure]) -> Iterator[str]:
+    """Measures as a table for the documentation."""
+    yield "| measure | value | unit | target |"
+    yield "|---|---:|---|---:|"
+    for one in measures:
+        target = "" if one.target is None else f"{'at least' if one.better == 'higher' else 'at most'} {one.target:,.4g}"
+        yield f"| {one.measure.replace('_', ' ')} | {one.value:,.4g} | {one.unit} | {target} |"
 
 
 def rate(work: Callable[[], object], amount: int, *, seconds: float = 1.0) -> float:

@@ -35,7 +35,7 @@ class Line:
     x, y
         The points. Of a constant, y alone counts.
     style
-        In figures of accuracy, what is private is solid, what is not is dashed, and guessing is dotted.
+        In figures of accuracy, what is private is solid, what is not is dashed, and guessing is dotted. Points are not joined.
     colour
         As HTML writes it.
     """
@@ -43,7 +43,7 @@ class Line:
     name: str
     x: Sequence[float]
     y: Sequence[float]
-    style: Literal["solid", "dashed", "dotted"] = "solid"
+    style: Literal["solid", "dashed", "dotted", "points"] = "solid"
     colour: str = PALETTE["blue"]
 
 

@@ -91,7 +91,9 @@ def _curves(ax: Any, panel: Panel) -> None:
     if panel.has_log_y:
         ax.set_yscale("log")
     for line in panel.lines:
-        if len(line.x) > 1:
+        if line.style == "points":
+            ax.plot(line.x, line.y, "o", color=line.colour, label=line.name, markersize=4)
+        elif len(line.x) > 1:
             marker = MARKERS[solid.index(line.name) % len(MARKERS)] if line.style == "solid" and len(line.x) < _FEW else None
             ax.plot(line.x, line.y, linestyle=line.style, color=line.colour, label=line.name, marker=marker, markersize=4, linewidth=1.4)
         else:

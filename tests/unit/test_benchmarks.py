@@ -29,7 +29,8 @@ FIGURE = Figure(
 def test_lists_benchmarks_and_figures() -> None:
     done = subprocess.run([sys.executable, "-m", "benchmarks", "list"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0
-    assert {"samplers", "anonml", "anonml-speed", "anonml-2", "anonml-7"} <= {line.split()[0] for line in done.stdout.splitlines()}
+    named = {line.split()[0] for line in done.stdout.splitlines()}
+    assert {"samplers", "anonml", "anonml-speed", "anonml-2", "anonml-7", "ddml", "ddml-speed", "ddml-2", "ddml-5"} <= named
 
 
 def test_a_measure_is_one_json_object() -> None:

@@ -133,6 +133,7 @@ def simulate(
     *,
     traffic: Traffic = AT_ONCE,
     strategy: Strategy | None = None,
+    start: Weights | None = None,
     watch: Watch | None = None,
     every: int = 0,
     engine: Engine | None = None,
@@ -153,6 +154,8 @@ def simulate(
         None merges as the study says; otherwise what that is compared with: ``"same"`` replaces the instance that was drawn, ``"accept"``
         keeps one model that takes one update in k, ``"average"`` and ``"same-average"`` store the mean of update and instance, and
         ``("batch", b)`` averages b steps into one model.
+    start
+        ``(k, p)`` int32: the instances to begin with. None: around zero, as far apart as they will stay.
     watch, every
         Called after every so many updates with their number and the weights ``(C, d)`` of the model so far. Blocks end there, so that
         the same seed with another ``every`` is another run.
@@ -174,7 +177,7 @@ def simulate(
     line = Line(np.diff(devices.starts), params.n_updates, traffic.order, entropy)
     run = _runner(params, devices, engine or choose_engine(line.n_draws, params))
     queue = Queue(line, way, traffic.in_flight, entropy)
-    state, n_seen, epoch = _begin(params, way, queue.drawn, entropy), 0, -1
+    state, n_seen, epoch = _begin(params, way, queue.drawn, entropy, start), 0, -1
     while True:
         if epoch < (now := _epoch(params, state)):
             epoch, step = now, make_step(params, now)
@@ -215,15 +218,16 @@ def _table(devices: Devices) -> Table:
     return Table(True, np.arange(n + 1) * width, np.zeros(0, np.int32), inputs.dense().ravel(), devices.targets)
 
 
-def _begin(params: Params, way: Way, drawn: Ints, entropy: Entropy) -> State:
+def _begin(params: Params, way: Way, drawn: Ints, entropy: Entropy, start: Weights | None = None) -> State:
     """The instances to begin with, and after them those that are drawn already.
 
     Notes
     -----
     Ref: DDML §III-C. Without noise the instances begin alike; the paper spreads them as if epsilon were 1 (§V-A), at its rate a little.
     """
-    p, deviation = params.n_weights, make_step(params).deviation
-    instances = initial(way.n_instances, p, steady_variance(way.n_instances, way.part) * deviation**2, entropy)
+    k, p = way.n_instances, params.n_weights
+    variance = steady_variance(k, way.part) * make_step(params).deviation ** 2
+    instances = initial(k, p, variance, entropy) if start is None else start
     models = np.concatenate([instances, instances[drawn]])
     return State(models, np.zeros(p), np.zeros(p), np.zeros(p), np.zeros(params.n_outputs), np.zeros(3, np.int64))
 

@@ -162,11 +162,18 @@ def test_without_noise_they_begin_alike() -> None:
     assert not run(bare, easy(0, bare)).instances.any()
 
 
+def test_a_run_goes_on_where_another_ended() -> None:
+    first = run()
+    start = first.instances.copy()
+    assert np.array_equal(run(devices=easy(0), start=start).instances, start)
+    assert not np.array_equal(run(start=start).instances, start) and np.array_equal(first.instances, start)
+
+
 def test_the_step_falls_from_epoch_to_epoch() -> None:
     """With constant residuals, the identity link and one instance, the way gone in each epoch shrinks as the root of its number."""
     number = Schema([Numeric("x", 0, 1, missing=False)], label=Numeric("y", 0, 1, missing=False))
     study = {"learning_rate": 1e-3, "clip": 0.01, "link": "identity", "n_instances": 1, "merge": "discard", "averaging": False}
-    params = Params(number, math.inf, 1000, unit="weight", decay="sqrt", **study)  # type: ignore[arg-type]
+    params = Params(number, math.inf, 3000, unit="weight", decay="sqrt", **study)  # type: ignore[arg-type]
     devices = Devices.of(params, {"x": np.zeros(3000)}, np.ones(3000))
     seen: list[float] = [0.0]
     simulate(params, devices, SeededEntropy(1), watch=lambda n, weights: seen.append(float(weights[0, 0])), every=500)

@@ -1,0 +1,83 @@
+"""Rows for DDML's unit ``update``: the example studies on their tables, and made-up rows in which every input counts."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.paper.anonml_data import DATA, ROOT, SPLIT_SEED
+from shoal.domain import Categorical, Numeric, Schema
+from shoal.protocols.ddml.params import Params
+from shoal.sim.runs import Split
+from shoal.study.ddml import params_of
+from shoal.study.load import load
+from shoal.tables import read
+
+FILES = {"adult-ddml": "adult.csv.gz", "phishing-ddml": "phishing_websites.csv.gz"}
+N_DENSE, N_DENSE_UNSEEN = 100_000, 20_000
+N_NUMBERS = 32
+"""Of the made-up rows; with the constant there are 33 weights."""
+_STEEPNESS = 2.5
+_REACH = 0.5
+_VALIDATION_SEED = 7
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """A study with its rows: as many to learn from as the study says, and a quarter of the table on which nothing was ever chosen."""
+
+    params: Params
+    split: Split
+
+
+def is_there(study: str) -> bool:
+    """Whether the rows of a study are on this machine, or made up."""
+    return study == "dense" or (DATA / FILES[study]).exists()
+
+
+@cache
+def example(study: str) -> Example:
+    """An example study, or ``"dense"``."""
+    if study == "dense":
+        return dense(N_DENSE, N_DENSE_UNSEEN)
+    if not is_there(study):
+        sys.exit(f"{FILES[study]} is not in {DATA}. Fetch it with `make data`, then name the folder: SHOAL_DATA=data")
+    params = params_of(load(ROOT / "examples" / f"{study}.toml"))
+    table = read(DATA / FILES[study])
+    columns, labels = params.schema.encode(table), params.schema.encode_label(table)
+    unseen, asked = np.split(np.random.default_rng(SPLIT_SEED).permutation(len(labels)), [len(labels) // 4])
+    return Example(params, _split(columns, labels, asked[: params.size], unseen))
+
+
+def dense(n: int, n_unseen: int, seed: int = 33) -> Example:
+    """Points on a sphere in 32 dimensions, and a label that follows from their direction; the true model has an AUC of about .90.
+
+    The public ranges of the coordinates are [-.5, .5], which one coordinate in 300 leaves.
+    """
+    rng = np.random.default_rng(seed)
+    truth, points = rng.standard_normal(N_NUMBERS), rng.standard_normal((n + n_unseen, N_NUMBERS))
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    scores = points @ truth * (_STEEPNESS * math.sqrt(N_NUMBERS) / np.linalg.norm(truth))
+    labels = (rng.random(n + n_unseen) < 1 / (1 + np.exp(-scores))).astype(np.int64)
+    numbers = [Numeric(f"x{i}", -_REACH, _REACH, missing=False) for i in range(N_NUMBERS)]
+    columns = {number.name: np.clip(points[:, i], -_REACH, _REACH) for i, number in enumerate(numbers)}
+    params = Params(Schema(numbers, Categorical("label", ["no", "yes"])), 4.0, n)
+    return Example(params, _split(columns, labels, np.arange(n), np.arange(n, n + n_unseen)))
+
+
+def development(split: Split) -> Split:
+    """The rows to learn from alone: a quarter of them stands in for the test rows."""
+    n = len(split.labels)
+    unseen, asked = np.split(np.random.default_rng(_VALIDATION_SEED).permutation(n), [n // 4])
+    return _split(dict(split.asked), split.labels, asked, unseen)
+
+
+def _split(columns: dict[str, npt.NDArray[Any]], labels: npt.NDArray[Any], asked: Any, unseen: Any) -> Split:
+    take = [{name: column[rows] for name, column in columns.items()} for rows in (asked, unseen)]
+    return Split(take[0], labels[asked], take[1], labels[unseen])
