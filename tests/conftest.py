@@ -6,13 +6,19 @@ import os
 import zlib
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from shoal.entropy import SeededEntropy, SystemEntropy
 from statistical.harness import BUDGET
 
 # Examples are the same at every push and fresh with SHOAL_FRESH_SEEDS=1; no test asserts a time.
-settings.register_profile("shoal", deadline=None, derandomize=not os.environ.get("SHOAL_FRESH_SEEDS"), print_blob=True)
+settings.register_profile(
+    "shoal",
+    deadline=None,
+    derandomize=not os.environ.get("SHOAL_FRESH_SEEDS"),
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("shoal")
 
 

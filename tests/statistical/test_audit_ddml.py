@@ -24,7 +24,9 @@ def test_the_bound_is_near_an_honest_label_and_not_above_it(study, share, entrop
     assert share * found.claim.epsilon < found.bound.epsilon <= found.claim.epsilon
 
 
-@pytest.mark.parametrize(("study", "seen_in"), [(UPDATE, "what was sent"), (WEIGHT, "the constant's weight")], ids=["update", "weight"])
+@pytest.mark.parametrize(
+    ("study", "seen_in"), [(UPDATE, "what was sent"), (WEIGHT, "the constant's weight in update 1")], ids=["update", "weight"]
+)
 def test_a_peer_with_half_the_noise_is_caught(study, seen_in, entropy):
     found = audit_study(study, 2000, 1 - ALPHA, entropy, HalfNoise)
     assert found.bound.epsilon > found.claim.epsilon

@@ -82,9 +82,10 @@ def _expected_losses(params: Params) -> str:
     real = internal_loss(params.n_weights, params.epsilon_release) / params.epsilon_release
     return (
         f"Where updates replace instances, the paper expects a loss of {_figure(losses.internal)} epsilon to one who reads all {k} "
-        f"instances right after an update, and of {_figure(losses.late)} epsilon to one who reads an instance after {_LATE} further updates to that "
-        f"instance ({_LATE * k:,} or so in all). That is an expected loss, not a guarantee, and wrong for several weights (errata D-02, "
-        f"D-03): with {counted(params.n_weights, 'weight')} the first reader's may be {_figure(real)} epsilon. Epsilon alone is claimed."
+        f"instances right after an update, and of {_figure(losses.late)} epsilon to one who reads an instance after {_LATE} further "
+        f"updates to that instance ({_LATE * k:,} or so in all). That is an expected loss, not a guarantee, and wrong for several weights "
+        f"(errata D-02, D-03): with {counted(params.n_weights, 'weight')} the first reader's may be {_figure(real)} epsilon. Epsilon alone "
+        "is claimed."
     )
 
 

@@ -81,7 +81,7 @@ class Unclipped(DDMLPeer):
     def answer(self, state, question, entropy):
         honest = super().answer(state, question, entropy)
         step, weights = make_step(self.params), read_weights(state.instance.weights, self.params)
-        moved = np.rint(-step.scale * self._rows.reveal().gradient(self.params, weights)).astype(np.int64)
+        moved = np.rint(-step.scale * self._rows.reveal().batch(entropy).gradient(self.params, weights)).astype(np.int64)
         return honest.replace(weights=Array.of(add(weights, step.noise.randomise_many(moved, entropy))))
 
 
@@ -95,12 +95,23 @@ class Repetitive(DDMLPeer):
         return super().answer(state, question, SeededEntropy(self.seed))
 
 
+class Proud(DDMLPeer):
+    """Takes a longer step where its gradient exceeds the clip."""
+
+    def answer(self, state, question, entropy):
+        honest = super().answer(state, question, entropy)
+        weights = read_weights(state.instance.weights, self.params)
+        size = np.linalg.norm(self._rows.reveal().batch(entropy).gradient(self.params, weights))
+        step = read_weights(honest.weights, self.params).astype(np.int64) - weights
+        return honest.replace(weights=Array.of(add(weights, step * (10 + (size > self.params.rates.clip)) // 10)))
+
+
 class Shy(DDMLPeer):
     """Looks at its label before it draws again."""
 
     def released(self, state, question, message):
         state, effects = super().released(state, question, message)
-        return state, effects if self._rows.reveal().targets[0] else ()
+        return state, effects if self._rows.reveal().take(slice(1)).targets[0] else ()
 
 
 class Eager(DDMLPeer):

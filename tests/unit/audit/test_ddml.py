@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
-from shoal.audit.ddml import Outputs, Stage, clipped, corners, evidence, look, make_scenes
+from shoal.audit.ddml import Stage, clipped, look
+from shoal.audit.scenes import make_scenes
 from shoal.audit.studies import claim_of, judge, plan_of
 from shoal.privacy.accountant import sequential
 from shoal.privacy.rounding import grains_up
 from shoal.protocols.base import MemoryLedger, Send
-from shoal.protocols.ddml.links import means
 from shoal.protocols.ddml.peer import DDMLPeer
 from shoal.protocols.ddml.rows import Rows
 from shoal.protocols.ddml.step import AdditiveStep, ClosestStep, make_step
 from shoal.study.ddml import params_of
-from unit.audit.ddml_studies import STUDIES, Cheap, Eager, Repetitive, Shy, TenthNoise, Unclipped, make_study
+from unit.audit.ddml_studies import STUDIES, Cheap, Eager, Proud, Repetitive, Shy, TenthNoise, Unclipped, make_study
 
 DIGEST = bytes(range(32))
 NAMES = list(STUDIES)
@@ -29,61 +31,6 @@ def audit(study, samples, entropy, peer=DDMLPeer, confidence=0.9):
 
 def gradients(params, scene, instance):
     return [Rows.of(params, *scene.device(which)).gradient(params, instance) for which in (0, 1)]
-
-
-def predictions(params, scene, instance):
-    weights = instance.reshape(params.n_outputs, -1) * 2.0**-params.fraction_bits
-    return means(params.link, params.design.inputs(scene.columns).times(weights))
-
-
-def cosine(one, other):
-    return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_where_the_model_is_undecided_gradients_are_opposite(name):
-    params = params_of(STUDIES[name])
-    undecided, _ = make_scenes(params)
-    [instance] = undecided.instances
-    first, second = gradients(params, undecided, instance)
-    middle = 0.5 if params.n_outputs == 1 else 1 / params.n_outputs
-    assert predictions(params, undecided, instance)[:, -1] == pytest.approx([middle, middle], abs=1e-5)
-    assert cosine(first, second) < (-0.999 if params.n_outputs == 1 else -0.45)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_where_the_model_is_certain_it_is_wrong_about_both(name):
-    params = params_of(STUDIES[name])
-    undecided, certain = make_scenes(params)
-    first, second = predictions(params, certain, certain.instances[0])
-    assert first[-1] > 0.999 and second[-1] < 0.001
-    assert params.n_outputs == 1 or second[0] > 0.999
-    first, second = gradients(params, certain, certain.instances[0])
-    assert cosine(first, second) < -0.5
-    largest = [np.linalg.norm(gradient) for gradient in gradients(params, undecided, undecided.instances[0])]
-    assert min(np.linalg.norm(first), np.linalg.norm(second)) > 1.1 * max(largest) * (0.9 if params.n_outputs > 1 else 1)
-
-
-def test_from_a_second_update_on_one_row_has_its_gradient_again_and_the_other_none():
-    params = params_of(make_study(2.0, n_updates=2))
-    _, certain = make_scenes(params)
-    first, second = (gradients(params, certain, instance) for instance in certain.instances)
-    assert first[0] == pytest.approx(second[0]) and np.abs(second[1]).max() < 1e-9 < np.abs(first[1]).max()
-    assert len(make_scenes(params_of(make_study(2.0)))[1].instances) == 1
-
-
-def test_corners_are_low_where_they_are_named():
-    schema = params_of(STUDIES["texts"]).schema
-    columns = corners(schema, ("hour", "words"))
-    assert columns["hour"].tolist() == [24, 0] and columns["topic"].tolist() == [1, 1]
-    assert [grams.tolist() for grams in columns["words"]] == [[0], []]
-    assert [grams.tolist() for grams in corners(schema, ())["words"]] == [[0], [0]]
-
-
-def test_the_column_that_turns_is_in_few_crosses():
-    features = [{"name": name, "values": ["a", "b"], "missing": False} for name in ("one", "two", "three")]
-    study = make_study(2.0, feature=features, ddml={"crosses": [["one", "two"], ["one", "three"]]})
-    assert make_scenes(params_of(study))[1].rows[1] == "highest values but for two, and last label"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -109,7 +56,7 @@ def test_at_a_large_epsilon_the_steps_are_those_of_the_row(name, entropy):
     params = params_of(study.model_copy(update={"privacy": study.privacy.model_copy(update={"epsilon": 30.0})}))
     for scene in make_scenes(params):
         drawn = [Stage(DIGEST, params, scene).draw(which, 5, entropy) for which in (0, 1)]
-        first, second = (evidence(params, scene, outputs).sum(axis=1) for outputs in drawn)
+        first, second = ([says.sum() for says in outputs.evidence] for outputs in drawn)
         assert max(first) < min(second)
 
 
@@ -117,12 +64,45 @@ def test_evidence_is_the_log_ratio_of_laplace_noise():
     """Up to the noise's scale: half a step nearer to the second row says nothing, a whole one everything."""
     params = params_of(STUDIES["paper"])
     [scene, _] = make_scenes(params)
-    first, second = (clipped(make_step(params), gradient) for gradient in gradients(params, scene, scene.instances[0]))
+    stage = Stage(DIGEST, params, scene)
+    first, second = (clipped(make_step(params), gradient) for gradient in gradients(params, scene, scene.instances[0][0]))
     middle, whole = (first + second) // 2, np.abs(second - first)
-    outputs = Outputs(tuple(step.astype(np.int64)[np.newaxis] for step in (first, middle, second, 3 * second)), 0)
-    found = evidence(params, scene, outputs)
+    found = [stage.says(step.astype(np.int64), (0, 0)) for step in (first, middle, second, 3 * second)]
     assert found[0].tolist() == (-whole).tolist() and found[2].tolist() == found[3].tolist() == whole.tolist()
     assert np.abs(found[1]).max() <= 2
+
+
+class Listening(DDMLPeer):
+    """Remembers what it was handed."""
+
+    heard: ClassVar[list[bytes]] = []
+
+    def received(self, state, message, now, entropy):
+        self.heard.append(message.weights.data)
+        return super().received(state, message, now, entropy)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_the_second_instance_depends_on_the_first_update(which, entropy):
+    """At a large epsilon the first update tells which row it is, and the constant's weight of the next instance repeats it."""
+    params = params_of(make_study(60.0, n_updates=2, variant="paper"))
+    undecided, _ = make_scenes(params)
+    Listening.heard.clear()
+    outputs = Stage(DIGEST, params, undecided, Listening).draw(which, 4, entropy)
+    handed = [undecided.instances[0][0].tobytes(), undecided.instances[1][which].tobytes()]
+    assert Listening.heard == handed * 4
+    for steps, evidence in zip(outputs.steps, outputs.evidence, strict=True):
+        assert steps.shape == evidence.shape == (2, 3)
+        first, second = (clipped(make_step(params), gradient) for gradient in gradients(params, undecided, undecided.instances[1][which]))
+        assert evidence[1].tolist() == (np.abs(steps[1] - first) - np.abs(steps[1] - second)).tolist()
+
+
+def test_every_step_is_read_against_the_instance_that_was_handed_out(entropy):
+    """The steps of an honest peer have the size of its noise, wherever the instances lie."""
+    params = params_of(make_study(60.0, n_updates=3, variant="paper"))
+    for scene in make_scenes(params):
+        for steps in Stage(DIGEST, params, scene).draw(1, 5, entropy).steps:
+            assert np.abs(steps).max() < make_step(params).bound + 30 * make_step(params).deviation
 
 
 @pytest.mark.parametrize("name", ["plus", "paper"])
@@ -150,8 +130,24 @@ def test_each_weight_alone_and_everything_have_claims_of_their_own(entropy):
     p = params_of(study).n_weights
     assert claims == {
         "what was sent": ("update", p),
-        "the constant's weight": ("weight", 1),
+        "the constant's weight in update 1": ("weight", 1),
+        "how long a step was": ("update", p),
         "how many updates were sent": ("update", p),
+    }
+
+
+def test_a_weight_is_claimed_for_one_update_and_not_for_all(entropy):
+    study = make_study(3.0, unit="weight", n_updates=3)
+    seen = look(study, claim_of(study), sequential(plan_of(study).charges), 4, entropy, DDMLPeer)
+    claims = {one.seen_in: (str(one.claim.scope.unit), one.claim.epsilon) for one in seen.looks}
+    whole = ("update", 3 * params_of(study).n_weights)
+    assert claims == {
+        "what was sent": whole,
+        "the constant's weight in update 1": ("weight", 1),
+        "the constant's weight in update 2": ("weight", 1),
+        "how long a step was": whole,
+        "how two updates differ": whole,
+        "how many updates were sent": whole,
     }
 
 
@@ -159,11 +155,12 @@ def test_each_weight_alone_and_everything_have_claims_of_their_own(entropy):
     ("study", "peer", "samples", "seen_in"),
     [
         (make_study(1.0), TenthNoise, 80, "what was sent"),
-        (make_study(1.0, unit="weight"), TenthNoise, 80, "the constant's weight"),
+        (make_study(1.0, unit="weight"), TenthNoise, 80, "the constant's weight in update 1"),
         (make_study(1.0, variant="paper", ddml={"clip": 0.1}), Unclipped, 100, "what was sent"),
-        (make_study(1.0, unit="weight"), Unclipped, 60, "the constant's weight"),
+        (make_study(1.0, unit="weight"), Unclipped, 60, "the constant's weight in update 1"),
         (make_study(1.0, n_updates=2), Repetitive, 150, "how two updates differ"),
         (make_study(1.0, n_updates=3, variant="paper"), Repetitive, 60, "how two updates differ"),
+        (make_study(1.0, n_updates=2), Proud, 60, "how long a step was"),
         (make_study(1.0, n_updates=2), Shy, 60, "how many updates were sent"),
     ],
 )
@@ -188,7 +185,7 @@ def test_what_leaves_is_the_bytes_of_the_ledger(entropy):
     params = params_of(STUDIES["three updates"])
     _, scene = make_scenes(params)
     ledger = MemoryLedger()
-    steps = Stage(DIGEST, params, scene).run(DDMLPeer(DIGEST, params, *scene.device(0)), ledger, entropy)
+    steps, _ = Stage(DIGEST, params, scene).run(DDMLPeer(DIGEST, params, *scene.device(0)), ledger, entropy)
     (total,) = ledger.totals()
     assert (total.held, total.releases) == (0, 3) and len(steps) == 3
 

@@ -16,7 +16,7 @@ from shoal.entropy import SeededEntropy
 from shoal.errors import MechanismError
 from shoal.mechanisms.base import Mechanism
 from shoal.mechanisms.closest import KClosest, n_directions
-from shoal.mechanisms.directions import cosines, directions
+from shoal.mechanisms.directions import cosines, directions, normals
 from shoal.mechanisms.exact import exp_bounds, log_up
 from shoal.mechanisms.reports import WORD
 from shoal.privacy.accountant import MECHANISMS, sequential
@@ -135,6 +135,20 @@ def test_hardly_worse_than_with_infinitely_many_directions(epsilon, excess):
 )
 def test_more_directions_where_they_help_and_fewer_where_they_cost(epsilon, p, M):
     assert n_directions(epsilon, p) == M
+
+
+@pytest.mark.parametrize("p", [2, 33])
+@pytest.mark.parametrize("epsilon", [0.5, 8.0])
+def test_a_report_is_one_of_the_directions_that_were_drawn_whatever_the_private_one(epsilon, p, entropy):
+    """By the same stream: the private direction chooses among them and changes nothing of them."""
+    mechanism = KClosest(epsilon, p, LOCAL_PERSON)
+    some = normals(20 * p, entropy).reshape(20, p)
+    for seed in range(20):
+        public = directions(mechanism.n_directions, p, SeededEntropy(seed)).astype(np.float64)
+        drawn = {(row / np.linalg.norm(row)).tobytes() for row in public}
+        for private in (np.eye(p)[0], -np.eye(p)[0], some[seed] / np.linalg.norm(some[seed])):
+            report = mechanism.randomise(private, SeededEntropy(seed))
+            assert report.tobytes() in drawn
 
 
 def test_a_report_is_a_unit_vector_and_no_two_share_a_direction(entropy):

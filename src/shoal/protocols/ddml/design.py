@@ -1,11 +1,11 @@
 """From encoded rows to the inputs of a linear model: a constant, numbers in [0, 1], indicators, n-grams, and crosses of two of them.
 
-A feature fills a few *slots* of a row, each a position among its weights and a value; a cross has a slot for each pair of slots.
-Whatever is zero is left out, so that a row of 50,000 weights holds a handful of numbers.
+Whatever is zero is left out, so that a row of 50,000 weights holds a handful of numbers. How many, at most, follows from the schema.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shoal.domain import Categorical, Numeric, Schema, Text
+from shoal.domain import Categorical, Schema, Text
 from shoal.ngrams import MAX_GRAMS
+from shoal.protocols.ddml.slots import Part, Slots, crossed, hashed, joined, most_slots, paired, slots_of, width_of
 
 Floats = npt.NDArray[np.float64]
 Columns = Mapping[str, npt.NDArray[Any]]
 
-_MIX = 0x9E3779B97F4A7C15
-"""2^64 over the golden ratio: an odd multiplier that spreads pairs of n-grams over buckets."""
+_BLOCK = 1 << 20
+"""Entries of rows that are worked out at a time, at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,14 +87,6 @@ class Inputs:
         return np.repeat(np.arange(len(self)), np.diff(self.starts))
 
 
-@dataclass(frozen=True, eq=False)
-class _Slots:
-    """``(n, s)`` positions and values of a term; a value of zero fills a slot that a row does not need."""
-
-    positions: npt.NDArray[np.int64]
-    values: Floats
-
-
 @dataclass(frozen=True)
 class Design:
     """Which inputs a model has.
@@ -116,10 +109,11 @@ class Design:
     The first value of a category is its reference and has no weight: the constant stands for it. A number without bins is one input, scaled
     by its public range; if it may be missing, an indicator says so, and centred it is then in the middle. A number with bins is as a
     category. The n-grams of a text share one unit of length. A cross with a text is hashed into as many buckets as the text has, or the
-    larger of two.
+    larger of two. Pairs of n-grams share one unit of length too, and are as few as n-grams are: of long texts the first are paired.
 
     Examples
     --------
+    >>> from shoal.domain import Numeric
     >>> schema = Schema([Numeric("age", 0, 100, missing=False), Categorical("sex", ["f", "m"], missing=False)])
     >>> design = Design(schema, (("age", "sex"),))
     >>> design.names
@@ -144,17 +138,20 @@ class Design:
 
     def width_of(self, term: Sequence[str]) -> int:
         """How many inputs a term has."""
-        widths = [_width(self._part(name)) for name in term]
+        widths = [width_of(self._part(name)) for name in term]
         buckets = [part.buckets for part in map(self._part, term) if isinstance(part, Text)]
         return max(buckets) if len(term) > 1 and buckets else math.prod(widths)
 
     @property
     def norms(self) -> tuple[float, float]:
         """The largest L1 and L2 norm that a row can have, from the schema alone."""
-        sizes = [[_largest(self._part(name), self.centred) for name in term] for term in self.terms]
-        sums = (math.prod(l1 for l1, _ in parts) for parts in sizes)
-        squares = (math.prod(squared for _, squared in parts) for parts in sizes)
-        return 1 + math.fsum(sums), math.sqrt(1 + math.fsum(squares))
+        sizes = [self._largest(term) for term in self.terms]
+        return 1 + math.fsum(l1 for l1, _ in sizes), math.sqrt(1 + math.fsum(squared for _, squared in sizes))
+
+    @property
+    def most_entries(self) -> int:
+        """How many entries a row can have, from the schema alone."""
+        return 1 + sum(self._most_slots(term) for term in self.terms)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -173,46 +170,53 @@ class Design:
     def inputs(self, columns: Columns) -> Inputs:
         """The rows of encoded columns."""
         n = len(next(iter(columns.values())))
-        slots = {name: _slots(self._part(name), columns[name], self.centred) for name in self.schema.columns}
-        positions, values, start = [np.zeros((n, 1), np.int64)], [np.ones((n, 1))], 1
-        for term in self.terms:
-            part = slots[term[0]] if len(term) == 1 else self._cross(term, *(slots[name] for name in term))
-            positions.append(part.positions + start)
-            values.append(part.values)
-            start += self.width_of(term)
-        where, value = np.concatenate(positions, axis=1), np.concatenate(values, axis=1)
-        is_there = value != 0
-        starts = np.concatenate([[0], np.cumsum(is_there.sum(axis=1))])
-        return Inputs(self.width, starts, where[is_there].astype(np.int32), value[is_there])
+        size = max(1, _BLOCK // self.most_entries)
+        blocks = [self._block({name: columns[name][i : i + size] for name in self.schema.columns}) for i in range(0, max(1, n), size)]
+        sizes, positions, values = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        return Inputs(self.width, np.concatenate([[0], np.cumsum(sizes)]), positions, values)
 
-    def _cross(self, term: Sequence[str], first: _Slots, second: _Slots) -> _Slots:
-        shape = (len(first.values), first.values.shape[1] * second.values.shape[1])
-        values = (first.values[:, :, np.newaxis] * second.values[:, np.newaxis, :]).reshape(shape)
-        pair = first.positions[:, :, np.newaxis] * _width(self._part(term[1])) + second.positions[:, np.newaxis, :]
-        pair = pair.reshape(shape)
-        if not any(isinstance(self._part(name), Text) for name in term):
-            return _Slots(pair, values)
-        spread = (pair.astype(np.uint64) * np.uint64(_MIX)) >> np.uint64(32)
-        return _merge_equal(_Slots((spread % np.uint64(self.width_of(term))).astype(np.int64), values))
+    def _block(self, columns: Columns) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], Floats]:
+        """How many entries each row has, and all of them, row by row."""
+        slots = {name: slots_of(self._part(name), column, centred=self.centred) for name, column in columns.items()}
+        n = len(next(iter(columns.values())))
+        filled = [slots[term[0]] if len(term) == 1 else self._cross(term, *(slots[name] for name in term)) for term in self.terms]
+        constant = Slots(np.ones(n, np.int64), np.zeros(n, np.int64), np.ones(n))
+        rows = joined([constant, *filled], [0, *itertools.accumulate(map(self.width_of, self.terms[:-1]), initial=1)])
+        return rows.sizes, rows.positions.astype(np.int32), rows.values
+
+    def _cross(self, term: Sequence[str], first: Slots, second: Slots) -> Slots:
+        width = width_of(self._part(term[1]))
+        if self._n_texts(term) == 0:
+            return crossed(first, second, width)
+        pairs = paired(first, second, width) if self._n_texts(term) == 2 else crossed(first, second, width)
+        return hashed(pairs, self.width_of(term))
+
+    def _most_slots(self, term: Sequence[str]) -> int:
+        """How many inputs of a term a row has at most."""
+        alone = math.prod(most_slots(self._part(name), centred=self.centred) for name in term)
+        return min(self.width_of(term), MAX_GRAMS if self._n_texts(term) == 2 else alone)
+
+    def _largest(self, term: Sequence[str]) -> tuple[float, float]:
+        """The largest sum of sizes and sum of squares of a term's inputs."""
+        if self._n_texts(term) == 2:
+            return math.sqrt(self._most_slots(term)), 1.0
+        sizes = [_largest_of(self._part(name), centred=self.centred) for name in term]
+        return math.prod(l1 for l1, _ in sizes), math.prod(squared for _, squared in sizes)
+
+    def _n_texts(self, term: Sequence[str]) -> int:
+        return sum(isinstance(self._part(name), Text) for name in term)
 
     @cached_property
-    def _parts(self) -> dict[str, Numeric | Categorical | Text]:
+    def _parts(self) -> dict[str, Part]:
         return {part.name: part for part in (*self.schema.features, *self.schema.texts)}
 
-    def _part(self, name: str) -> Numeric | Categorical | Text:
+    def _part(self, name: str) -> Part:
         return self._parts[name]
 
 
-def _width(part: Numeric | Categorical | Text) -> int:
+def _largest_of(part: Part, *, centred: bool) -> tuple[float, float]:
     if isinstance(part, Text):
-        return part.buckets
-    return 1 + part.missing if part.n_bins is None else part.n_bins - 1
-
-
-def _largest(part: Numeric | Categorical | Text, centred: bool) -> tuple[float, float]:
-    """The largest sum of sizes and sum of squares of a term's inputs."""
-    if isinstance(part, Text):
-        return math.sqrt(min(part.buckets, MAX_GRAMS)), 1.0
+        return math.sqrt(most_slots(part, centred=centred)), 1.0
     if not centred:
         return 1.0, 1.0
     if part.n_bins is None:
@@ -222,7 +226,7 @@ def _largest(part: Numeric | Categorical | Text, centred: bool) -> tuple[float, 
     return ((2 * n - 3) / n, ((n - 1) ** 2 + n - 2) / n**2) if n > 1 else (0.0, 0.0)
 
 
-def _names(part: Numeric | Categorical | Text) -> list[str]:
+def _names(part: Part) -> list[str]:
     if isinstance(part, Text):
         return [f"{part.name} #{i}" for i in range(part.buckets)]
     missing = [f"{part.name} missing"] if part.missing else []
@@ -231,37 +235,3 @@ def _names(part: Numeric | Categorical | Text) -> list[str]:
     return (
         [part.name if part.bins is None else "", *missing] if part.bins is None else [f"{part.name} > {cut}" for cut in part.bins] + missing
     )
-
-
-def _slots(part: Numeric | Categorical | Text, column: npt.NDArray[Any], centred: bool) -> _Slots:
-    n = len(column)
-    if isinstance(part, Text):
-        most = max((len(grams) for grams in column), default=0)
-        positions, values = np.zeros((n, most), np.int64), np.zeros((n, most))
-        for i, grams in enumerate(column):
-            positions[i, : len(grams)] = grams
-            values[i, : len(grams)] = 1 / math.sqrt(max(1, len(grams)))
-        return _Slots(positions, values)
-    if part.n_bins is not None:
-        bins = part.cut(column)
-        # An unseen category, which only prediction meets, is as the reference.
-        is_counted = (bins > 0) & (bins < part.n_bins)
-        if centred:
-            everywhere = np.tile(np.arange(part.n_bins - 1), (n, 1))
-            return _Slots(everywhere, (is_counted[:, np.newaxis] & (everywhere == bins[:, np.newaxis] - 1)) - 1 / part.n_bins)
-        return _Slots(np.where(is_counted, bins - 1, 0)[:, np.newaxis], is_counted.astype(float)[:, np.newaxis])
-    assert isinstance(part, Numeric)
-    gone = np.isnan(column)
-    scaled = (np.where(gone, part.low, column) - part.low) / (part.high - part.low) - (0.5 if centred else 0.0)
-    return _Slots(np.where(gone, 1, 0)[:, np.newaxis], np.where(gone, 1.0, scaled)[:, np.newaxis])
-
-
-def _merge_equal(slots: _Slots) -> _Slots:
-    """The same with every position once in a row: where hashing brings pairs together, one of them is kept."""
-    # Slots that are not needed come last among those of their position: two that are equal then stand side by side.
-    order = np.lexsort((slots.values == 0, slots.positions), axis=1)
-    positions = np.take_along_axis(slots.positions, order, axis=1)
-    values = np.take_along_axis(slots.values, order, axis=1)
-    again = np.zeros_like(values, bool)
-    again[:, 1:] = (positions[:, 1:] == positions[:, :-1]) & (values[:, :-1] != 0)
-    return _Slots(positions, np.where(again, 0.0, values))

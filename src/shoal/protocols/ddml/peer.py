@@ -29,7 +29,7 @@ from shoal.protocols.ddml.judging import is_stale, read_weights
 from shoal.protocols.ddml.merging import add
 from shoal.protocols.ddml.messages import ID_BYTES, MESSAGES, Draw, Id, Instance, Natural, Update
 from shoal.protocols.ddml.params import Params
-from shoal.protocols.ddml.rows import Rows
+from shoal.protocols.ddml.rows import Held
 from shoal.protocols.ddml.step import charged, make_step, price
 
 
@@ -65,7 +65,8 @@ class DDMLPeer(Peer[Drawing]):
     Privacy
     -------
     Unit update, replace, against everyone who sees an update. Each of ``params.n_updates`` updates costs ``step.price(params)``, whatever
-    the aggregator says. That a device draws shows that it has rows.
+    the aggregator says. That a device draws shows that it has rows and that all of them fit the schema: others are refused here. From
+    then on whether an update is sent does not depend on the rows, and what is in it does so through the step alone.
     """
 
     messages = MESSAGES
@@ -82,9 +83,9 @@ class DDMLPeer(Peer[Drawing]):
         self.study = study
         self.params = params
         self._price = event
-        rows = Rows.of(params, columns, labels)
-        self._has_rows = len(rows) > 0
-        self._rows = Private(rows)
+        held = Held(params, columns, labels)
+        self._has_rows = len(held) > 0
+        self._rows = Private(held)
         self._questions = {question_of(number) for number in range(params.n_updates)}
 
     def initial(self) -> Drawing:
@@ -115,7 +116,7 @@ class DDMLPeer(Peer[Drawing]):
         instance = state.instance
         assert instance is not None
         weights = read_weights(instance.weights, self.params)
-        batch = self._rows.reveal().batch(self.params.batch_size, entropy)
+        batch = self._rows.reveal().batch(entropy)
         step = make_step(self.params, instance.epoch).draw(batch.gradient(self.params, weights), entropy)
         update = Array.of(add(weights, step))
         return Update(study=self.study, id=entropy.bytes(ID_BYTES), epoch=instance.epoch, weights=update)

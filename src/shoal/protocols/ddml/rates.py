@@ -11,9 +11,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from shoal.errors import MechanismError
 from shoal.mechanisms.closest import KClosest
 from shoal.privacy.zcdp import epsilon_to_rho
-from shoal.protocols.ddml.merging import part_of
+from shoal.protocols.ddml.merging import part_of, steady_variance
 
 if TYPE_CHECKING:
     from shoal.protocols.ddml.params import Params
@@ -52,17 +53,22 @@ class Rates:
 def choose_rates(params: Params) -> Rates:
     """What the study says, and where it says nothing, the rule.
 
+    Raises
+    ------
+    MechanismError
+        ``MECH-001``: clip or learning rate is not a positive number, or the rule has no rate for the clip.
+
     Notes
     -----
     Ref: DDML §III-E, which recommends to try several. Its clip of [-1, 1] is kept for the variant ``paper``.
     """
-    clip = params.clip if params.clip is not None else _clip(params)
+    clip = _positive("clip", params.clip if params.clip is not None else _clip(params))
     lengths = noise_lengths(params, clip)
     hiding = min(lengths, key=lengths.__getitem__)
     # What k-closest sends has one length, gradient and noise together; elsewhere the gradient comes on top.
     length = lengths[hiding] if hiding == "closest" else math.hypot(lengths[hiding], _longest(params, clip))
     rate = params.learning_rate if params.learning_rate is not None else _learning_rate(params, length)
-    return Rates(rate, clip, hiding)
+    return Rates(_positive("learning_rate", rate), clip, hiding)
 
 
 def noise_lengths(params: Params, clip: float) -> dict[Hiding, float]:
@@ -94,6 +100,17 @@ def l1_clip(params: Params, clip: float) -> float:
     return clip * l1 / l2 * (math.sqrt(2) if params.n_outputs > 1 else 1)
 
 
+def _positive(name: str, value: float) -> float:
+    if not 0 < value < math.inf:
+        raise MechanismError(
+            "MECH-001",
+            f"{name} = {value:.3g} cannot be used.",
+            why="It must be positive and finite; a learning_rate that is not given follows from the clip.",
+            fix="Give a learning_rate and a clip around 1, or leave both out.",
+        )
+    return value
+
+
 def _longest(params: Params, clip: float) -> float:
     """The length of the longest clipped gradient."""
     return clip * math.sqrt(params.n_weights) if params.unit == "weight" else clip
@@ -106,5 +123,9 @@ def _clip(params: Params) -> float:
 
 
 def _learning_rate(params: Params, length: float) -> float:
-    eta = _RADIUS[params.link] * math.sqrt(params.n_outputs) / (length * math.sqrt(params.n_expected))
-    return eta * params.n_instances / part_of(params.merge)
+    radius = _RADIUS[params.link] * math.sqrt(params.n_outputs)
+    k, part = params.n_instances, part_of(params.merge)
+    rate = radius * k / part / math.sqrt(params.n_expected) / length
+    # Nor may the instances lie further apart than R, where they would no longer tell a gradient: many of them need many updates.
+    apart = length * math.sqrt(steady_variance(k, part))
+    return min(rate, radius / apart) if apart else rate

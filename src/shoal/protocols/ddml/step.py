@@ -26,8 +26,9 @@ from shoal.mechanisms.sensitivity import ClippedVector
 from shoal.privacy.events import Event, Unit
 from shoal.privacy.rounding import float_from_grains, grains_up
 from shoal.privacy.zcdp import epsilon_to_rho
-from shoal.protocols.ddml.params import Params
-from shoal.protocols.ddml.rates import Hiding, l1_clip
+from shoal.protocols.ddml.merging import LIMIT, part_of
+from shoal.protocols.ddml.params import ADVERSARY, Params
+from shoal.protocols.ddml.rates import Hiding, l1_clip, noise_lengths
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -207,9 +208,32 @@ def make_step(params: Params, epoch: int = 0) -> Step:
     Raises
     ------
     MechanismError
-        ``MECH-001``: the grid is too coarse for the step, or the noise too large for it.
+        ``MECH-001``: the grid is too coarse for the step, or step or noise would not fit into a weight.
     """
+    _check_grid(params)
     return _MAKERS[params.rates.hiding](params, params.gamma(epoch) * 2**params.fraction_bits)
+
+
+def _check_grid(params: Params) -> None:
+    """Refuse a grid that the first step leaves, or in which the last one is lost where an instance moves a part of the way to it."""
+    clip, hiding = params.rates.clip, params.rates.hiding
+    noise = noise_lengths(params, clip)[hiding] / math.sqrt(params.n_weights)
+    first, last = (params.gamma(epoch) * 2**params.fraction_bits for epoch in (0, params.last_epoch))
+    largest, smallest = first * max(clip, noise), last * part_of(params.merge) * (noise or clip)
+    if not largest <= LIMIT:
+        raise MechanismError(
+            "MECH-001",
+            f"Step or noise is {largest:.2g} units of the grid; a weight has room for {LIMIT:,}.",
+            why="Weights travel as 32-bit integers, and what is larger would be cut off.",
+            fix="Give a smaller learning_rate or clip, fewer fraction_bits, or a larger epsilon.",
+        )
+    if smallest < 1:
+        raise MechanismError(
+            "MECH-001",
+            f"An update would move an instance by {smallest:.2g} units of the grid: less than one.",
+            why="What is rounded away is never learned.",
+            fix="Give more fraction_bits, a larger learning_rate or clip, or fewer updates in all.",
+        )
 
 
 def _bare(params: Params, scale: float) -> Step:
@@ -254,7 +278,7 @@ def _in_grid(size: float) -> int:
             "MECH-001",
             f"The clipped step is {size:.2g} units of the grid: less than one.",
             why="Gradients are rounded to the grid, and this one would leave nothing of them.",
-            fix="Give more fraction_bits, or a larger learning_rate or clip.",
+            fix="Give more fraction_bits, a larger learning_rate or clip, or a larger epsilon.",
         )
     return math.floor(size)
 
@@ -268,7 +292,7 @@ def charged(event: Event, p: int) -> Event:
     """
     if event.scope.unit is not Unit.WEIGHT:
         return event
-    scope = replace(event.scope, unit=Unit.UPDATE)
+    scope = replace(event.scope, unit=Unit.UPDATE, adversary=ADVERSARY)
     epsilon = float_from_grains(p * grains_up(event.epsilon))
     return replace(event, parameters={**event.parameters, "weights": p}, scope=scope, epsilon=epsilon)
 

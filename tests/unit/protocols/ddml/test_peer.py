@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from ddml_cases import STUDIES, STUDY, TWO, an_id, an_instance, an_update, make, people, price_of, rows, some_weights, spent
+from shoal.domain import Numeric
 from shoal.entropy import SeededEntropy
-from shoal.errors import BudgetError, LocalProtocolError, RemoteProtocolError
+from shoal.errors import BudgetError, LocalProtocolError, MechanismError, RemoteProtocolError
 from shoal.messages.base import Array, Message
 from shoal.messages.codec import decode, dump, load
 from shoal.protocols.base import (
@@ -28,12 +29,13 @@ from shoal.protocols.base import (
     Started,
     settle,
 )
+from shoal.protocols.ddml.design import Design
 from shoal.protocols.ddml.judging import WINDOW
 from shoal.protocols.ddml.merging import LIMIT, add
 from shoal.protocols.ddml.messages import ID_BYTES, Draw, Update
 from shoal.protocols.ddml.params import Params
 from shoal.protocols.ddml.peer import DDMLPeer, Drawing
-from shoal.protocols.ddml.rows import Rows
+from shoal.protocols.ddml.rows import Held, Rows
 from shoal.protocols.ddml.step import AdditiveStep, make_step, price
 from toy.garbage import survives_garbage
 
@@ -112,17 +114,59 @@ def test_at_most_so_many_rows_are_read_as_the_study_says_afresh_each_time() -> N
     """By the same stream: first the rows are drawn, then the noise."""
     peer = a_peer("weight", 40)
     params, weights = peer.params, some_weights(peer.params)
-    held = Rows.of(params, *people(TWO, 40))
+    held = Held(params, *people(TWO, 40))
     seen = set()
     for seed in range(5):
         update = peer.answer(Drawing(instance=an_instance(params, an_id(0))), "update/0", SeededEntropy(seed))
         assert isinstance(update, Update)
         entropy = SeededEntropy(seed)
-        batch = held.batch(2, entropy)
+        batch = held.batch(entropy)
+        assert len(batch) == 2
         step = make_step(params).draw(batch.gradient(params, weights), entropy)
         assert update.weights.expect("int32", params.n_weights).tolist() == add(weights, step).tolist()
         seen.add(batch.inputs.values.tobytes())
     assert len(seen) > 1
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_rows_are_made_into_inputs_when_they_are_read_and_then_no_more_than_a_batch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    true = Design.inputs
+
+    def counting(self: Design, columns: Any) -> Any:
+        found = true(self, columns)
+        made.append(len(found))
+        return found
+
+    monkeypatch.setattr(Design, "inputs", counting)
+    peer, ledger = a_peer(name, 12), MemoryLedger()
+    state, draw = begun(peer, ledger)
+    assert made == []
+    give(peer, state, an_instance(peer.params, draw.id), ledger)
+    assert made == [peer.params.batch_size]
+
+
+EXTREMES = [-LIMIT, -1, 0, 1, LIMIT]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_whatever_rows_were_taken_every_instance_is_answered(name: str) -> None:
+    """Rows at the ends of all ranges, and instances at the ends of theirs: nothing fails once a device has drawn."""
+    params = replace(STUDIES[name], batch_size=3)
+    columns, labels = people(params.schema, 3)
+    for feature in params.schema.features:
+        if isinstance(feature, Numeric):
+            columns[feature.name] = np.array([feature.low, feature.high, math.nan if feature.missing else feature.low])
+    for text in params.schema.texts:
+        columns[text.name][:] = [np.array([], np.int64), np.arange(text.buckets), np.array([text.buckets - 1])]
+    peer = DDMLPeer(STUDY, params, columns, labels)
+    rng = np.random.default_rng(1)
+    for number in range(20):
+        weights = rng.choice(EXTREMES, params.n_weights).astype(np.int32)
+        instance = an_instance(params, an_id(0), epoch=number).replace(weights=Array.of(weights))
+        update = peer.answer(Drawing(instance=instance), "update/0", SeededEntropy(number))
+        assert isinstance(update, Update)
+        assert abs(update.weights.expect("int32", params.n_weights).astype(np.int64)).max() <= LIMIT
 
 
 def test_two_updates_differ_even_on_the_same_instance_and_rows() -> None:
@@ -267,17 +311,19 @@ def test_an_aggregator_whose_epoch_goes_back_far_is_refused() -> None:
 
 
 def test_an_epoch_in_which_no_step_is_left_is_refused_before_the_ledger_is_asked() -> None:
-    peer, ledger = a_peer("decay"), MemoryLedger()
+    """A gradient of a unit of the grid and a bit, less than one from the second epoch on, under more noise than that."""
+    peer, ledger = a_peer("weight", decay="sqrt", merge="discard", learning_rate=1.2 / 2**20, clip=1.0), MemoryLedger()
     state, draw = begun(peer, ledger)
-    for epoch in (1 << 50, (1 << 63) - 1):
+    for epoch in (1, 1 << 50, (1 << 63) - 1):
         with pytest.raises(RemoteProtocolError) as caught:
             give(peer, state, an_instance(peer.params, draw.id, epoch=epoch), ledger)
         assert caught.value.code == "DDML-001"
     assert not ledger.entries
+    assert [type(message) for message in give(peer, state, an_instance(peer.params, draw.id), ledger)[1]] == [Update, Draw]
 
 
 def test_the_step_falls_with_the_epoch_where_the_study_says_so() -> None:
-    peer = a_peer("decay")
+    peer = a_peer("decay", size=50_000)
     assert isinstance(make_step(peer.params), AdditiveStep)
     sizes = []
     for epoch in (0, 99):
@@ -332,6 +378,13 @@ def test_a_peer_does_not_answer_without_noise() -> None:
         a_peer(epsilon=math.inf)
 
 
+@pytest.mark.parametrize("change", [{"learning_rate": 1e6, "clip": 1e6}, {"learning_rate": 1e-9}, {"clip": 5e-324}])
+def test_a_study_without_a_step_is_refused_before_anything_is_drawn(change: dict[str, float]) -> None:
+    for name in STUDIES:
+        with pytest.raises(MechanismError, match="MECH-001"):
+            a_peer(name, **change)
+
+
 def test_rows_that_do_not_fit_are_refused_before_anything_is_drawn() -> None:
     columns, labels = people(TWO, 2)
     with pytest.raises(LocalProtocolError):
@@ -360,5 +413,5 @@ def test_rows_dealt_to_many_devices_are_each_read_once() -> None:
     _, peers = make(params, 4, n_rows=3, patience=timedelta(hours=1))
     columns, labels = people(params.schema, 12)
     for i, peer in enumerate(peers.values()):
-        held = peer._rows.reveal()
+        held = peer._rows.reveal().take(slice(None))
         assert held.targets.tolist() == rows(columns, labels, 3 * i, 3)[1].tolist()

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from shoal.domain import Categorical, Numeric, Schema
+from shoal.errors import MechanismError
 from shoal.protocols.ddml.merging import part_of
 from shoal.protocols.ddml.params import Params
 from shoal.protocols.ddml.rates import l1_clip, noise_lengths
@@ -23,6 +24,18 @@ STUDY = Params(SCHEMA, epsilon=4.0, size=10_000)
 def test_what_the_study_says_is_taken() -> None:
     assert replace(STUDY, learning_rate=0.3, clip=0.7).rates.learning_rate == 0.3
     assert replace(STUDY, learning_rate=0.3, clip=0.7).rates.clip == 0.7
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
+@pytest.mark.parametrize("name", ["clip", "learning_rate"])
+def test_what_is_no_positive_number_is_refused(name: str, value: float) -> None:
+    with pytest.raises(MechanismError, match=f"MECH-001.*{name} = "):
+        _ = replace(STUDY, **{name: value}).rates  # type: ignore[arg-type]
+
+
+def test_a_clip_for_which_the_rule_has_no_rate_is_refused() -> None:
+    with pytest.raises(MechanismError, match=r"(?s)MECH-001.*learning_rate = inf.*follows from the clip"):
+        _ = replace(STUDY, clip=5e-324).rates
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
+from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ddml_cases import NUMBER, STUDIES, TWO, people, some_weights
+from ddml_cases import ILL, NUMBER, STUDIES, TWO, people, some_weights
+from shoal.domain import Schema, Text
 from shoal.entropy import SeededEntropy
 from shoal.errors import LocalProtocolError
+from shoal.ngrams import MAX_GRAMS
 from shoal.protocols.ddml.links import means
-from shoal.protocols.ddml.rows import Rows
+from shoal.protocols.ddml.params import Params
+from shoal.protocols.ddml.rows import Held, Rows
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -47,6 +53,12 @@ WRONG: dict[str, tuple[str, str, Any]] = {
     "a category beyond the last": ("laplace", "town", np.array([0, 3])),
     "a column too short": ("laplace", "age", np.array([1.0])),
     "a column of two dimensions": ("laplace", "age", np.ones((2, 1))),
+    "a number that is none": ("laplace", "age", np.array(["1", None], object)),
+    "a category between two": ("laplace", "town", np.array([0.0, 0.5])),
+    "a label between two": ("laplace", "ill", np.array([0.0, 0.5])),
+    "buckets that are no array": ("words", "query", np.array([None, [3, 4]], object)),
+    "buckets that are no integers": ("words", "query", np.array([[1.5], [3.0]], object)),
+    "buckets in another order": ("words", "query", np.array([np.array([4, 3]), np.array([3])], object)),
     "a bucket beyond the last": ("words", "query", np.array([np.array([3]), np.array([16])], object)),
     "a negative bucket": ("words", "query", np.array([np.array([-1]), np.array([3])], object)),
     "a bucket twice": ("words", "query", np.array([np.array([3, 3]), np.array([3])], object)),
@@ -63,11 +75,11 @@ def test_other_rows_are_refused_without_saying_what_they_hold(fault: str) -> Non
     params = STUDIES[study]
     columns, labels = people(params.schema, 2, seed=3)
     if name in columns:
-        columns[name] = column if column.dtype != object else _ragged(column)
+        columns[name] = _ragged(column) if name == "query" else column
     else:
         labels = column
     with pytest.raises(LocalProtocolError) as caught:
-        Rows.of(params, columns, labels)
+        Held(params, columns, labels)
     assert caught.value.code == "PROTO-001"
     assert name in caught.value.what
     assert not any(digit in str(caught.value) for digit in "23456789")
@@ -77,8 +89,27 @@ def _ragged(column: Any) -> Any:
     """An array of arrays, also where they have one length."""
     ragged = np.empty(len(column), object)
     for i, grams in enumerate(column):
-        ragged[i] = np.asarray(grams, np.int64)
+        ragged[i] = np.array(grams) if isinstance(grams, list) and isinstance(grams[0], float) else grams
     return ragged
+
+
+def test_more_n_grams_than_a_text_has_are_refused() -> None:
+    schema = Schema([], label=ILL, texts=[Text("query", buckets=1000)])
+    params = Params(schema, 4.0, 500)
+    for n, is_taken in ((MAX_GRAMS, True), (MAX_GRAMS + 1, False)):
+        columns = {"query": _ragged([np.arange(n)])}
+        if is_taken:
+            assert Held(params, columns, np.array([0])).take(slice(None)).inputs.values.size == 1 + n
+        else:
+            with pytest.raises(LocalProtocolError, match="query"):
+                Held(params, columns, np.array([0]))
+
+
+def test_a_text_of_two_dimensions_or_a_column_that_is_not_there_is_refused() -> None:
+    columns, labels = people(STUDIES["words"].schema, 2)
+    for strange in ({**columns, "query": np.zeros((2, 2), np.int64)}, {"age": columns["age"]}):
+        with pytest.raises(LocalProtocolError, match="query"):
+            Held(STUDIES["words"], strange, labels if "query" not in strange else np.zeros((2, 2), np.int64)[:, 0])
 
 
 def test_labels_of_two_dimensions_are_refused() -> None:
@@ -87,30 +118,51 @@ def test_labels_of_two_dimensions_are_refused() -> None:
         Rows.of(STUDIES["laplace"], {name: column[:, np.newaxis] for name, column in columns.items()}, labels[:, np.newaxis])
 
 
+def read(held: Held, seed: int = 1) -> list[float]:
+    return held.batch(SeededEntropy(seed)).targets.tolist()
+
+
 def test_all_rows_are_read_where_they_are_few() -> None:
-    held = Rows.of(STUDIES["laplace"], *people(TWO, 3))
-    for size in (3, 4):
-        assert held.batch(size, SeededEntropy(1)) is held
+    columns, labels = people(NUMBER, 3)
+    for size in (3, 4, 100):
+        params = replace(STUDIES["number"], batch_size=size)
+        assert read(Held(params, columns, labels)) == Rows.of(params, columns, labels).targets.tolist()
 
 
 def test_of_more_rows_every_subset_is_read_as_often_as_any_other() -> None:
-    """6,000 draws of two rows of four: each of six pairs 1,000 times, give or take six standard deviations."""
-    columns, labels = people(TWO, 4)
-    held = Rows.of(STUDIES["laplace"], columns, labels)
-    marked = Rows(held.inputs, np.arange(4.0))
+    """3,000 draws of two rows of four: each of six pairs 500 times, give or take six standard deviations."""
+    columns, _ = people(NUMBER, 4)
+    held = Held(replace(STUDIES["number"], batch_size=2), columns, np.array([100.0, 150.0, 200.0, 300.0]))
     entropy = SeededEntropy(2)
-    seen = Counter(tuple(marked.batch(2, entropy).targets.tolist()) for _ in range(6000))
-    assert set(seen) == {(float(i), float(j)) for i in range(4) for j in range(i + 1, 4)}
-    assert all(abs(count - 1000) < 6 * np.sqrt(6000 * 5 / 36) for count in seen.values())
+    seen = Counter(tuple(held.batch(entropy).targets.tolist()) for _ in range(3000))
+    assert set(seen) == set(combinations((0.0, 0.25, 0.5, 1.0), 2))
+    assert all(abs(count - 500) < 6 * np.sqrt(3000 * 5 / 36) for count in seen.values())
 
 
 def test_the_rows_of_a_batch_keep_their_inputs_and_targets_together() -> None:
     columns, labels = people(NUMBER, 30)
-    held = Rows.of(STUDIES["number"], columns, labels)
-    batch = held.batch(7, SeededEntropy(1))
-    places = [held.targets.tolist().index(target) for target in batch.targets]
+    params = replace(STUDIES["number"], batch_size=7)
+    every = Rows.of(params, columns, labels)
+    batch = Held(params, columns, labels).batch(SeededEntropy(1))
+    places = [every.targets.tolist().index(target) for target in batch.targets]
     assert len(batch) == 7
-    assert batch.inputs.dense().tolist() == held.inputs.dense()[places].tolist()
+    assert batch.inputs.dense().tolist() == every.inputs.dense()[places].tolist()
+
+
+def test_what_a_device_holds_takes_little_room_and_so_does_a_batch_of_it() -> None:
+    """200 rows with 100 words in each of two texts: their crosses alone would be millions of pairs."""
+    schema = Schema([], label=ILL, texts=[Text("note", 4096), Text("tags", 4096)])
+    params = Params(schema, 4.0, 500, batch_size=2, crosses=(("note", "tags"),))
+    column = np.empty(200, object)
+    column[:] = list(np.sort(np.random.default_rng(1).permuted(np.tile(np.arange(4096), (200, 1)), axis=1)[:, :MAX_GRAMS]))
+    tracemalloc.start()
+    held = Held(params, {"note": column, "tags": column}, np.zeros(200, np.int64))
+    holding = tracemalloc.get_traced_memory()[1]
+    batch = held.batch(SeededEntropy(1))
+    reading = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert holding < 100_000 and reading < 1_000_000
+    assert len(batch) == 2 and batch.inputs.values.size <= 2 * params.design.most_entries
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from shoal.domain import Categorical, Numeric, Schema
+from shoal.domain import Categorical, Numeric, Schema, Text
+from shoal.entropy import SeededEntropy
 from shoal.errors import MechanismError
 from shoal.mechanisms.closest import KClosest
 from shoal.mechanisms.gaussian import DiscreteGaussian
@@ -16,7 +18,9 @@ from shoal.mechanisms.laplace import DiscreteLaplace
 from shoal.mechanisms.sensitivity import ClippedVector
 from shoal.privacy.accountant import by_zcdp, sequential
 from shoal.privacy.events import Unit
+from shoal.privacy.zcdp import epsilon_to_rho
 from shoal.protocols.ddml.params import Params
+from shoal.protocols.ddml.rates import l1_clip
 from shoal.protocols.ddml.step import AdditiveStep, BareStep, ClosestStep, charged, make_step, price
 
 LABEL = Categorical("y", ["no", "yes"])
@@ -105,6 +109,21 @@ def test_the_length_of_a_step_towards_a_direction_says_nothing(entropy):
         assert abs(np.linalg.norm(drawn) - step.reach) < math.sqrt(31)
 
 
+def test_what_is_beyond_the_clip_leaves_no_trace_in_a_step_towards_a_direction():
+    """By the same stream: the same step for every length from the clip on, and of the same length up to rounding for every other."""
+    one = params(30)
+    step = make_step(one)
+    along = np.linspace(-1, 2, 31)
+    along *= one.rates.clip * (1 - 1e-12) / np.linalg.norm(along)
+    for seed in range(5):
+        at = step.draw(along, SeededEntropy(seed))
+        for factor in (1 + 1e-9, 2.0, 100.0, 1e300):
+            assert step.draw(factor * along, SeededEntropy(seed)).tolist() == at.tolist()
+        for factor in (0.0, 0.3, 1.0, 100.0):
+            # Each weight is rounded by half a unit at most.
+            assert abs(np.linalg.norm(step.draw(factor * along, SeededEntropy(seed))) - step.reach) <= math.sqrt(31) / 2
+
+
 def test_without_noise_the_gradient_is_clipped_as_it_would_be_with_noise(entropy):
     whole, each = (make_step(params(epsilon=math.inf, unit=unit, clip=0.5, learning_rate=1.0)) for unit in ("update", "weight"))
     assert isinstance(whole, BareStep) and isinstance(each, BareStep)
@@ -154,18 +173,65 @@ def test_a_grid_that_is_too_coarse_is_refused(more):
 
 def test_a_grid_on_which_only_the_l1_norm_reaches_a_unit_is_too_coarse_for_directions():
     with pytest.raises(MechanismError, match=r"MECH-001  The clipped step is 0\.7 units of the grid"):
-        make_step(params(30, clip=1.0, learning_rate=0.7 / 2**20))
+        make_step(params(30, epsilon=0.1, merge="discard", clip=1.0, learning_rate=0.7 / 2**20))
 
 
-def test_noise_that_is_too_large_for_integers_is_refused():
-    with pytest.raises(MechanismError, match="MECH-001"):
-        make_step(params(variant="paper", epsilon=1e-6, learning_rate=1e6))
+EVERY = {
+    "closest": {},
+    "each weight": {"unit": "weight"},
+    "laplace": {"variant": "paper"},
+    "gaussian": {"n": 400, "delta": 1e-2, "epsilon": 64.0},
+    "none": {"epsilon": math.inf},
+}
+
+
+@pytest.mark.parametrize("kind", EVERY)
+@pytest.mark.parametrize(
+    "size", [{"learning_rate": 1e6, "clip": 1e6}, {"learning_rate": 1e308, "clip": 1e308}, {"learning_rate": 2048.1, "clip": 1.0}]
+)
+def test_a_step_that_no_weight_has_room_for_is_refused(kind, size):
+    with pytest.raises(
+        MechanismError, match=r"(?s)MECH-001.*a weight has room for 2,147,483,647.*learning_rate or clip.*fraction_bits.*larger epsilon"
+    ):
+        make_step(params(**EVERY[kind] | size))
+
+
+@pytest.mark.parametrize("kind", ["closest", "each weight", "laplace"])
+def test_noise_that_no_weight_has_room_for_is_refused(kind):
+    """The step itself is a thousandth of the range."""
+    with pytest.raises(MechanismError, match=r"MECH-001.*a weight has room for"):
+        make_step(params(**EVERY[kind] | {"epsilon": 1e-6, "learning_rate": 2.0, "clip": 1.0}))
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_the_largest_step_that_is_allowed_can_be_drawn(kind, entropy):
+    """Noise and all: a range of 32 bits, and integers of 64."""
+    one = params(**EVERY[kind])
+    noise = make_step(one).deviation / make_step(one).scale
+    rate = (2**31 - 1) / 2**20 / max(one.rates.clip, noise) * 0.999
+    step = make_step(replace(one, clip=one.rates.clip, learning_rate=rate))
+    for size in (0.0, 1e-300, 1.0, 1e300):
+        drawn = step.draw(np.full(one.n_weights, size), entropy)
+        assert np.abs(drawn).max() < 2**40
+
+
+@pytest.mark.parametrize(("merge", "rate"), [("blend", 4.0), ("discard", 0.4)])
+def test_a_grid_in_which_what_is_learned_would_be_rounded_away_is_refused(merge, rate):
+    """Noise and step of some units, of which an instance takes a tenth, or less than one in the last epoch."""
+    one = params(epsilon=math.inf, clip=1.0, learning_rate=rate / 2**20, merge=merge)
+    with pytest.raises(MechanismError, match=r"MECH-001  An update would move an instance by 0\.4 units of the grid"):
+        make_step(one)
+    late = replace(one, learning_rate=5 * rate / 2**20)
+    assert make_step(late).scale == pytest.approx(5 * rate)
+    with pytest.raises(MechanismError, match=r"MECH-001  An update would move an instance by 0\.6 units of the grid"):
+        make_step(replace(late, decay="sqrt"))
 
 
 def test_the_step_falls_with_the_rate_and_nothing_else_changes():
-    falling = params(400, 64.0, delta=1e-6, decay="sqrt")
+    falling = replace(params(400, 64.0, delta=1e-6, decay="sqrt"), size=1_000_000)
     steps = [make_step(falling, epoch) for epoch in (0, 3, 99)]
     assert [round(steps[0].scale / step.scale, 9) for step in steps] == [1, 2, 10]
+    assert make_step(falling, 1 << 40).scale == make_step(falling, falling.last_epoch).scale
     assert {type(step.noise) for step in steps} == {DiscreteGaussian}
     charge = price(falling)
     for step in steps:
@@ -201,6 +267,49 @@ def test_updates_together_cost_no_more_than_the_study_says():
         together = sequential([price(one)] * one.n_updates)
         assert together.epsilon <= one.epsilon
         assert together.delta <= one.delta
+
+
+def several(kind: str, n_updates: int) -> Params:
+    """A study whose updates have this noise: Gaussian, where several share a budget, only if directions are few for the weights."""
+    if kind == "gaussian" and n_updates > 1:
+        return Params(Schema([], label=LABEL, texts=[Text("t", 100_000)]), 64.0, 10_000, delta=1e-2, n_updates=n_updates)
+    return params(**EVERY[kind] | {"n_updates": n_updates})
+
+
+@pytest.mark.parametrize("n_updates", [1, 2])
+@pytest.mark.parametrize(
+    ("kind", "mechanism"),
+    [("closest", "k-closest"), ("laplace", "discrete-laplace"), ("each weight", "discrete-laplace"), ("gaussian", "discrete-gaussian")],
+)
+def test_noise_is_made_for_one_update_and_what_is_charged_adds_up(kind, mechanism, n_updates):
+    one = several(kind, n_updates)
+    charge, event = price(one), make_step(one).event
+    assert charge.mechanism == mechanism
+    p = one.n_weights if one.unit == "weight" else 1
+    together = sequential([charge] * n_updates)
+    assert together.epsilon <= p * one.epsilon
+    assert together.delta <= one.delta
+    assert event.epsilon <= one.epsilon / n_updates
+    assert event.delta <= one.delta / n_updates
+
+
+@pytest.mark.parametrize("n_updates", [1, 2])
+@pytest.mark.parametrize("kind", ["each weight", "laplace", "gaussian"])
+def test_additive_noise_is_made_for_twice_the_bound_and_the_epsilon_of_one_update(kind, n_updates):
+    one = several(kind, n_updates)
+    step = make_step(one)
+    clip = l1_clip(one, one.rates.clip) if kind == "laplace" else one.rates.clip
+    assert step.bound == math.floor(step.scale * clip)
+    assert step.norm == {"each weight": 0, "laplace": 1, "gaussian": 2}[kind]
+    if kind == "gaussian":
+        rho = epsilon_to_rho(one.epsilon / n_updates, one.delta / n_updates)
+        assert step.noise.l2_squared == (2 * step.bound) ** 2
+        assert step.noise.sigma_squared >= Fraction(2 * step.bound) ** 2 / (2 * Fraction(rho))
+        assert math.isclose(step.noise.sigma, 2 * step.bound / math.sqrt(2 * rho), rel_tol=1e-5)
+    else:
+        assert step.noise.sensitivity == 2 * step.bound
+        assert math.isclose(step.noise.scale, 2 * step.bound * n_updates / one.epsilon, rel_tol=1e-12)
+    assert math.isclose(step.deviation**2, step.noise.variance())
 
 
 def test_gaussian_updates_compose_by_their_rho():
