@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import errno
-import multiprocessing
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 
 from e2e import ledger_child
 from e2e.ledger_child import STUDY
+from processes import PROCESSES, child
 from shoal.clock import SystemClock
 from shoal.entropy import SeededEntropy
 from shoal.participant.ledger_file import LedgerFile
@@ -27,28 +27,7 @@ from shoal.privacy.records import State
 from shoal.privacy.rounding import grains_down, grains_up
 
 POINTS = ("begun", "reserved", "drawn", "stored", "sending", "half delivered", "delivered", "sent")
-PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["shoal.participant.ledger_file", "shoal.mechanisms.laplace"])
-
-
-@contextmanager
-def child(work: Callable[..., None], *arguments: object) -> Iterator[tuple[Connection, Callable[[], None]]]:
-    """A process of its own at the other end of a link, and the way to kill it with SIGKILL; it is gone in any case at the end."""
-    here, there = PROCESSES.Pipe()
-    process = PROCESSES.Process(target=work, args=(*arguments, there), daemon=True)
-    process.start()
-    there.close()
-
-    def kill() -> None:
-        process.kill()
-        process.join()
-
-    try:
-        yield here, kill
-    finally:
-        kill()
-        process.close()
-        here.close()
 
 
 def open_ledger(path: Path) -> LedgerFile:

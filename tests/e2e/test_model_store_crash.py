@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
 
@@ -17,33 +15,13 @@ import pytest
 from e2e import model_store_child
 from e2e.model_store_child import ALIKE, PARAMS, STUDY, K, P, model, name
 from model_stores import SHARED, RedisProcess, address_of, redis_process
+from processes import PROCESSES, child
 from shoal.coordinator.models import open_models
 from shoal.coordinator.models.base import ModelStore
 from shoal.entropy import SeededEntropy
 from shoal.protocols.ddml.merging import merged
 
-PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["shoal.coordinator.serving", "shoal.coordinator.models.sqlite", "redis"])
-
-
-@contextmanager
-def child(work: Callable[..., None], *arguments: object) -> Iterator[tuple[Connection, Callable[[], None]]]:
-    """A process of its own at the other end of a link, and the way to kill it with SIGKILL; it is gone in any case at the end."""
-    here, there = PROCESSES.Pipe()
-    process = PROCESSES.Process(target=work, args=(*arguments, there), daemon=True)
-    process.start()
-    there.close()
-
-    def kill() -> None:
-        process.kill()
-        process.join()
-
-    try:
-        yield here, kill
-    finally:
-        kill()
-        process.close()
-        here.close()
 
 
 def at_once(address: str, arguments: list[tuple[object, ...]], work: Callable[..., None]) -> list[int]:
