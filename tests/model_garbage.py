@@ -17,6 +17,16 @@ GARBAGE = (
 )
 
 
+def at(document: dict[str, Any], path: tuple[str | int, ...], value: object) -> dict[str, Any]:
+    """The document with one part replaced."""
+    whole: Any = json.loads(json.dumps(document))
+    part = whole
+    for step in path[:-1]:
+        part = part[step]
+    part[path[-1]] = value
+    return whole  # type: ignore[no-any-return]
+
+
 def paths(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Every place in a document."""
     inside = document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
@@ -25,12 +35,8 @@ def paths(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 def read_with_garbage(plain: dict[str, Any], from_plain: Callable[[dict[str, Any]], ModelOf], data: st.DataObject) -> ModelOf | None:
     """What is read of a model's file one place of which holds garbage; None where it is refused."""
-    document: Any = json.loads(json.dumps(plain))
-    *way, last = data.draw(st.sampled_from(paths(document)[1:]))
-    part = document
-    for step in way:
-        part = part[step]
-    part[last] = data.draw(GARBAGE)
+    place = data.draw(st.sampled_from(paths(plain)[1:]))
+    document = at(plain, place, data.draw(GARBAGE))
     try:
         return from_plain(document)
     except ShoalError:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from anonml_cases import FEATURES, STUDIES, TWO, people, script_of
+from model_garbage import at
 from shoal.domain import Categorical, Numeric, Schema
 from shoal.entropy import SeededEntropy
 from shoal.errors import SpecError
@@ -89,16 +90,6 @@ def test_nothing_in_a_file_is_more_than_plain_data() -> None:
             "groups": [{"name": "one", "values": ["s", "p"]}, {"name": "two", "values": ["q"]}, {"name": "three", "values": ["r"]}],
         }
     ]
-
-
-def at(document: dict[str, Any], path: tuple[str | int, ...], value: object) -> dict[str, Any]:
-    """The document with one part replaced."""
-    whole: Any = json.loads(json.dumps(document))
-    part = whole
-    for step in path[:-1]:
-        part = part[step]
-    part[path[-1]] = value
-    return whole  # type: ignore[no-any-return]
 
 
 A, V = as_file(ADDITIVE), as_file(VOTE)

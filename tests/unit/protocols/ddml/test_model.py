@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ddml_cases import FEATURES, ILL, NUMBER, STUDIES, THREE, TWO, WORDS, people, some_weights
+from model_garbage import at
 from shoal.domain import Categorical, Numeric, Schema
 from shoal.errors import SpecError
 from shoal.protocols.ddml.design import Design
@@ -119,16 +120,6 @@ def test_a_model_comes_back_from_a_file_as_it_was(name: str) -> None:
     ]
     assert again.means(columns).tolist() == model.means(columns).tolist()
     assert again.to_plain() == model.to_plain()
-
-
-def at(document: dict[str, Any], path: tuple[str | int, ...], value: object) -> dict[str, Any]:
-    """The document with one part replaced."""
-    whole: Any = json.loads(json.dumps(document))
-    part = whole
-    for step in path[:-1]:
-        part = part[step]
-    part[path[-1]] = value
-    return whole  # type: ignore[no-any-return]
 
 
 P, W, N = as_file(GLM(SMALL, "logit", CROSS, np.zeros((1, 4)))), as_file(MODELS["words"]), as_file(MODELS["identity"])
