@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n 2 --dist loadgroup
-GUARDED := shoal.privacy shoal.mechanisms shoal.protocols shoal.messages shoal.sim shoal.audit
+GUARDED := shoal.privacy shoal.mechanisms shoal.protocols shoal.messages shoal.sim shoal.audit shoal.crypto
 
 .PHONY: demo test check soak data docs vectors format bench clean
 

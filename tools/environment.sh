@@ -28,7 +28,7 @@ debian() { # packages that a plain Debian or Ubuntu lacks
 
 # One resolver run, pinned by constraints.txt; the extras are those whose code exists and is tested here.
 extras=
-[ "$kind" = core ] || extras="[learn,arrow,accounting,report,redis,sim]"
+[ "$kind" = core ] || extras="[learn,arrow,accounting,report,redis,sim,mpc]"
 groups=
 [ "$kind" = core ] || groups=$("$venv/bin/python" - <<'EOF'
 import tomllib
