@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import TypeAdapter, ValidationError
 
+from shoal.crypto.roster import is_usable
 from shoal.errors import RemoteProtocolError, SpecError
 from shoal.messages import codec
 from shoal.study.explain import explain
@@ -31,18 +32,6 @@ _ISSUER_BYTES, _KEY_BYTES = 96, 32
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _LINE: TypeAdapter[str] = TypeAdapter(Line)
 
-_PRIME = 2**255 - 19
-# The y of Ed25519's points of order 1, 2, 4 and 8: a key among them verifies signatures that nobody made.
-_SMALL_ORDER = frozenset(
-    {
-        0,
-        1,
-        _PRIME - 1,
-        0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826,
-        0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7,
-    }
-)
-
 
 @dataclass(frozen=True)
 class Member:
@@ -57,8 +46,7 @@ class Member:
         except ValidationError:
             raise _unusable(f"A member's name, {self.name!a:.60}, is not a short line of plain text.") from None
         _check_bytes(f"The key of {self.name}", self.key, _KEY_BYTES)
-        y = int.from_bytes(self.key, "little") & (2**255 - 1)
-        if y >= _PRIME or y in _SMALL_ORDER:
+        if not is_usable(self.key):
             raise _unusable(f"The key of {self.name} is not one that an Ed25519 key pair has.", "Ask the member for its public key again.")
 
     def public_key(self) -> Ed25519PublicKey:

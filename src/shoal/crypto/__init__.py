@@ -1,0 +1,1 @@
+"""Building blocks of secure sums: pure functions of keys, secrets and bytes; nothing here sends, stores or waits."""
