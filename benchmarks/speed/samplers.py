@@ -1,8 +1,9 @@
 """Exact noise and randomised answers against their peers, one core, all in the same run.
 
 Noise: discrete Laplace samples a second, the worst over scales 1 to 1,600, against OpenDP's vector path (exact as well) and NumPy's
-float Laplace (fast, and safe for nothing). Answers: reports a second at epsilon 1 over 16 and 1,024 cells. *client* is one report
-per call, as a real participant makes it; *batch* is the vectorised population of a simulation; *aggregate* is counting and estimating.
+float Laplace (fast, and safe for nothing). Shares: what one of ten databases adds to 10,000 sums where three may collude. Answers:
+reports a second at epsilon 1 over 16 and 1,024 cells. *client* is one report per call, as a real participant makes it; *batch* is the
+vectorised population of a simulation; *aggregate* is counting and estimating.
 Each peer's figure is what it reaches in its own environment in this run; ours come from the cryptographic source.
 """
 
@@ -22,10 +23,15 @@ from shoal.mechanisms.bits import OneTimeRappor, PQPerturbation
 from shoal.mechanisms.laplace import LaplaceSampler
 from shoal.mechanisms.reports import FrequencyMechanism
 from shoal.mechanisms.response import RandomResponse
+from shoal.mechanisms.sensitivity import Histogram
+from shoal.mechanisms.shares import SharedLaplace
 from shoal.mechanisms.subset import SubsetSelection
+from shoal.privacy.events import Relation, Scope, Unit
 
 HERE = Path(__file__).parent
 SCALES = (1, 16, 160, 1600)
+SHARES = {0.1: 5.0, 0.00001: 50.0}
+"""Epsilon of a count -> the milliseconds that 10,000 two-sided shares may take."""
 CELLS = {16: 100_000, 1024: 10_000}
 MECHANISMS: dict[str, type[RandomResponse | OneTimeRappor | PQPerturbation | SubsetSelection]] = {
     "random_response": RandomResponse,
@@ -36,8 +42,9 @@ MECHANISMS: dict[str, type[RandomResponse | OneTimeRappor | PQPerturbation | Sub
 
 
 def measures() -> Iterator[Measure]:
-    """Noise first, then the reporting mechanisms."""
+    """Noise first, then its shares, then the reporting mechanisms."""
     yield from _noise()
+    yield from _shares()
     yield from _reports()
 
 
@@ -56,6 +63,16 @@ def _noise() -> Iterator[Measure]:
     yield Measure("samplers", "laplace_samples_per_s", min(ours), "1/s", "higher", target=15e6)
     yield Measure("samplers", "laplace_vs_opendp", min(against_opendp), "x", "higher", 100, "opendp", min(against_opendp))
     yield Measure("samplers", "laplace_vs_numpy_unsafe", min(against_numpy), "x", "higher", 0.4, "numpy (unsafe)", min(against_numpy))
+
+
+def _shares() -> Iterator[Measure]:
+    entropy = SystemEntropy()
+    n = 10_000
+    scope = Scope(Unit.RECORD, Relation.ADD_REMOVE, "the miner and up to 3 colluding databases")
+    for epsilon, target in SHARES.items():
+        noise = SharedLaplace(epsilon, Histogram(), scope, n_honest=7)
+        ms = 1000 * n / rate(partial(noise.share, n, entropy), n)
+        yield Measure("samplers", f"laplace_shares_10k_epsilon_{epsilon:g}", ms, "ms", "lower", target)
 
 
 def _reports() -> Iterator[Measure]:

@@ -24,11 +24,14 @@ from shoal.mechanisms.laplace import DiscreteLaplace
 from shoal.mechanisms.noisy_max import NoisyMax
 from shoal.mechanisms.reports import FrequencyMechanism, check_cardinality
 from shoal.mechanisms.sensitivity import Histogram
+from shoal.mechanisms.shares import SharedLaplace, SharedMax
 from shoal.privacy.events import LOCAL_PERSON, Event, Relation, Scope, Unit
 
 SAMPLES = 500_000
 """Outputs drawn for each of the two neighbours: the bound then comes within a tenth of epsilon 1."""
 GAUSSIAN_DELTA = 1e-6
+HONEST = 3
+"""Shares of the noise of a sum: as many as it is made for, so that the claim is tight."""
 
 _BLOCK = 1 << 20
 _RELEASE = Scope(Unit.RECORD, Relation.ADD_REMOVE, "all who read the release")
@@ -67,7 +70,12 @@ def of_counts(mechanism: DiscreteLaplace | DiscreteGaussian) -> Subject:
     return Subject(mechanism.event(), lambda which, n, entropy: mechanism.randomise_many(np.full(n, which), entropy))
 
 
-def of_choices(mechanism: ExponentialMechanism | NoisyMax, n_candidates: int) -> Subject:
+def of_sums(mechanism: SharedLaplace) -> Subject:
+    """A sum of no rows, or of one, with the shares of as many databases as the claim needs."""
+    return Subject(mechanism.event(), lambda which, n, entropy: which + _all_shares(mechanism, n, entropy))
+
+
+def of_choices(mechanism: ExponentialMechanism | NoisyMax | SharedMax, n_candidates: int) -> Subject:
     """Candidates without a row, or one row that counts for the last, which loses ties; with more of them the ratio nears the claim."""
 
     step = max(1, _BLOCK // n_candidates)
@@ -75,6 +83,9 @@ def of_choices(mechanism: ExponentialMechanism | NoisyMax, n_candidates: int) ->
     def choose(which: int, n: int, entropy: Entropy) -> Keys:
         scores = np.zeros((n, n_candidates), np.int64)
         scores[:, -1] = which
+        if isinstance(mechanism, SharedMax):
+            noise = _all_shares(mechanism, scores.size, entropy).reshape(scores.shape)
+            return np.asarray(np.argmax(scores + noise, axis=1), np.int64)
         return mechanism.choose_many(scores, entropy)
 
     def draw(which: int, n: int, entropy: Entropy) -> Keys:
@@ -94,6 +105,11 @@ def of_directions(mechanism: KClosest) -> Subject:
     return Subject(mechanism.event(), draw)
 
 
+def _all_shares(mechanism: SharedLaplace | SharedMax, n: int, entropy: Entropy) -> Keys:
+    """The sum of the shares of n_honest databases, each drawn by itself as in a study."""
+    return np.asarray(sum(mechanism.share(n, entropy) for _ in range(mechanism.n_honest)))
+
+
 def _reports(name: str, epsilon: float, cardinality: int) -> Subject:
     return of_reports(frequency_mechanism(name, epsilon, cardinality))
 
@@ -105,6 +121,8 @@ SUBJECTS: dict[str, Callable[[float, int], Subject]] = {
     "discrete-gaussian": lambda epsilon, _: of_counts(DiscreteGaussian(epsilon, GAUSSIAN_DELTA, Histogram(), _RELEASE)),
     "exponential": lambda epsilon, m: of_choices(ExponentialMechanism(epsilon, CountScore(), _RELEASE), m),
     "noisy-max": lambda epsilon, m: of_choices(NoisyMax(epsilon, CountScore(), _RELEASE), m),
+    "laplace-shares": lambda epsilon, _: of_sums(SharedLaplace(epsilon, Histogram(), _RELEASE, HONEST)),
+    "noisy-max-shares": lambda epsilon, m: of_choices(SharedMax(epsilon, CountScore(), _RELEASE, HONEST), m),
 }
 """Name -> the subject for an epsilon and a number of cells (or of candidates, or of weights; counts have no use for it)."""
 

@@ -39,7 +39,8 @@ def mechanism(
     Parameters
     ----------
     name
-        random-response, rappor, pq, subset-selection, k-closest, discrete-laplace, discrete-gaussian, exponential or noisy-max.
+        random-response, rappor, pq, subset-selection, k-closest, discrete-laplace, discrete-gaussian, exponential, noisy-max,
+        laplace-shares or noisy-max-shares.
     epsilon
         The budget to set the mechanism up with.
     cardinality

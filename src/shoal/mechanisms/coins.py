@@ -61,9 +61,9 @@ class Coin:
         return cls(_prefix(x, lambda e: 2 / (1 + e)))
 
     @classmethod
-    def exponential(cls, x: Fraction) -> Coin:
-        """The coin with chance ``exp(-x)``, for x > 0."""
-        return cls(_prefix(x, lambda e: 1 / e))
+    def exponential(cls, x: Fraction, factor: Fraction = Fraction(1)) -> Coin:
+        """The coin with chance ``factor exp(-x)``, for x > 0 and a factor that keeps it below 1."""
+        return cls(_prefix(x, lambda e: factor / e))
 
     @property
     def chance(self) -> Fraction:
@@ -128,13 +128,30 @@ def flip_exp_many(x: npt.NDArray[np.float64], exact: Callable[[int], Fraction], 
     also all there is beyond exponents of 60. Words within the margin, one of 2^34, are settled by `Coin` from
     the exact exponent, with bits drawn for as long as they tie: every toss is what unlimited precision would give.
     """
-    words = entropy.words(x.size, np.uint64)
-    near = np.exp(-np.minimum(x, _FAR)) * float(_WORD)
+
+    def settle(i: int, word: int) -> bool:
+        exponent = exact(i)
+        return exponent == 0 or Coin.exponential(exponent).settle(word, entropy)
+
+    return flip_near_many(np.exp(-np.minimum(x, _FAR)), settle, entropy)
+
+
+def flip_near_many(near: npt.NDArray[np.float64], settle: Callable[[int, int], bool], entropy: Entropy) -> npt.NDArray[np.bool_]:
+    """Tosses of coins with chances that all differ and are known nearly, each exact; `flip_exp_many` says why.
+
+    Parameters
+    ----------
+    near
+        Shape (n,): the chances as floats, off by a part of less than 2^-37, or below 2^-64 like the chances themselves.
+    settle
+        ``settle(i, word)`` is the i-th toss itself, whose first 64 bits are ``word``; asked only where floats cannot tell.
+    """
+    words = entropy.words(near.size, np.uint64)
+    near = near * float(_WORD)
     word = words.astype(np.float64)
     heads = word < near
     for i in np.flatnonzero(np.abs(word - near) <= _MARGIN * near + _MARGIN_WORDS).tolist():
-        exponent = exact(i)
-        heads[i] = exponent == 0 or Coin.exponential(exponent).settle(int(words[i]), entropy)
+        heads[i] = settle(i, int(words[i]))
     return heads
 
 
