@@ -57,7 +57,8 @@ class Record(BaseModel):
 
     def replace(self, **changes: Any) -> Self:
         """The record with some fields changed, checked as a new one is."""
-        return type(self)(**{**dict(self), **changes})
+        # Not dict(self), which takes a record with a field called keys for a mapping.
+        return type(self)(**{**{name: getattr(self, name) for name in type(self).model_fields}, **changes})
 
 
 class Array(Record):
