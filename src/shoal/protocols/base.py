@@ -19,7 +19,10 @@ A driver owes a machine:
    nothing more and what it has not sent is dropped; after `Finish` it is given what still comes. Where a machine fails on an input by any
    other error than `RemoteProtocolError`, a peer is aborted, and an aggregator, which has other senders to serve, loses that input
    alone; either way it is reported, in simulations as `Outcome.failed`;
-5. where anything real leaves: ``require_system(entropy)``. `run_local` and ``shoal.sim`` simulate, and take seeded randomness.
+5. joint computations. A task that a machine asks for runs at a `Computer`, and is fed what it is given; it lives in memory, and a
+   machine that went down during one is given `Broken` when it is back. It is dropped where its machine gives up;
+6. where anything real leaves: ``require_system(entropy)``. `run_local` and ``shoal.sim`` simulate, take seeded randomness, and compute
+   in the clear unless they are given a computer.
 
 A machine owes its driver:
 
@@ -48,9 +51,15 @@ from shoal.protocols.effects import (
     EVERYONE,
     Abort,
     Answered,
+    Broken,
+    Compute,
+    Computed,
+    Emitted,
+    Feed,
     Finish,
     Granted,
     Input,
+    Progress,
     Received,
     Refused,
     Release,
@@ -60,15 +69,16 @@ from shoal.protocols.effects import (
     Tick,
     WakeAt,
 )
+from shoal.protocols.joint.computing import Computer, IdealComputer
 from shoal.protocols.ledger import Account, Ledger, MemoryLedger
 from shoal.protocols.machines import Aggregator, Effects, Machine, Moment, Peer, PeerState, State, unpriced
 from shoal.protocols.settle import Outbound, Work, settle
 
 __all__ = [
-    "AGGREGATOR", "EVERYONE", "Abort", "Account", "Aggregator", "Answered", "Effects", "Failed", "Finish", "Granted", "Handled", "Host",
-    "Input", "Ledger", "Machine", "MemoryLedger", "Moment", "Outbound", "Outcome", "Peer", "PeerState", "Received", "Refused", "Rejected",
-    "Release", "Send", "Sent", "Spend", "Started", "State", "Tick", "WakeAt", "Work", "open_hosts", "recipients", "run_local", "settle",
-    "unpriced",
+    "AGGREGATOR", "EVERYONE", "Abort", "Account", "Aggregator", "Answered", "Broken", "Compute", "Computed", "Computer", "Effects",
+    "Emitted", "Failed", "Feed", "Finish", "Granted", "Handled", "Host", "IdealComputer", "Input", "Ledger", "Machine", "MemoryLedger",
+    "Moment", "Outbound", "Outcome", "Peer", "PeerState", "Progress", "Received", "Refused", "Rejected", "Release", "Send", "Sent", "Spend",
+    "Started", "State", "Tick", "WakeAt", "Work", "open_hosts", "recipients", "run_local", "settle", "unpriced",
 ]  # fmt: skip
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -83,6 +93,7 @@ def run_local(
     entropy: Entropy,
     *,
     ledgers: Mapping[str, Ledger] | None = None,
+    computer: Computer | None = None,
     max_steps: int | None = None,
 ) -> Outcome:
     """Run a protocol to its end in one process, with perfect delivery in order: the loop to read before any protocol.
@@ -95,16 +106,23 @@ def run_local(
         What all of them draw from, each from a stream of its own where it is seeded. This is a simulation, so it may be.
     ledgers
         Ledgers by name of peer; one without a limit where none is given.
+    computer
+        What runs joint computations; None for one in this process that sees everything.
     max_steps
         Most inputs before the run is given up; None for 10,000 per machine.
     """
     hosts = open_hosts(aggregator, peers, entropy, ledgers)
+    computer = IdealComputer(entropy) if computer is None else computer
     max_steps = STEPS_PER_MACHINE * len(hosts) if max_steps is None else max_steps
     outcome = Outcome()
     inbox: deque[tuple[str, Input | Sent]] = deque((name, Started()) for name in hosts)
     alarms: list[tuple[datetime, str]] = []
     now, n_steps = START, 0
-    while inbox or alarms:
+    while True:
+        if not inbox:
+            inbox.extend(computer.collect())
+        if not (inbox or alarms):
+            break
         if n_steps == max_steps:
             raise LocalProtocolError(
                 "SIM-001", f"The run did not come to an end within {max_steps} steps.", fix="Look for a machine that repeats itself."
@@ -127,11 +145,16 @@ def run_local(
                     host.acknowledged(sent.question)
                 case Refused() as refused:
                     inbox.appendleft((name, refused))
+                case Compute() as asked:
+                    computer.begin(name, asked)
+                case Feed() as fed:
+                    computer.feed(name, fed)
                 case WakeAt(when):
                     heapq.heappush(alarms, (max(now, when), name))
                 case ending:
                     outcome.note(name, ending)
                     if isinstance(ending, Abort):
+                        computer.end(name)
                         break
     outcome.states = {name: host.state for name, host in hosts.items()}
     return outcome

@@ -9,6 +9,9 @@ given to a machine        meaning
 ``Granted``               (peer) the ledger has reserved the cost of a question: draw the answer now
 ``Answered``              (peer) the ledger holds the answer to a question, drawn just now or before, and it is sent
 ``Refused``               (peer) the ledger does not allow the question, or does not let its answer leave
+``Emitted``               (peer) a joint computation has something for another party: seal it and send it
+``Computed``              (peer) a joint computation is done, with what this party learns
+``Broken``                (peer) a joint computation broke off and will not be resumed
 ========================  ===================================================================================
 
 ========================  ===================================================================================
@@ -17,23 +20,28 @@ asked of the driver       meaning
 ``Send``                  send a message; a peer's carries nothing private
 ``Spend``                 (peer) ask the ledger to reserve the cost of a question, before anything is drawn
 ``Release``               (peer) store the drawn answer with its ledger entry, then send it until acknowledged
+``Compute``               (peer) run a joint computation with other peers
+``Feed``                  (peer) give it what another party's computation has sent
 ``WakeAt``                give a ``Tick`` at this time or soon after
 ``Finish``                the result
 ``Abort``                 why there is none; nothing more is given, and what has not left does not leave
 ========================  ===================================================================================
 
-A new kind of work, such as a small computation among several peers, is a new effect and a new input. A driver fails on an
-effect that it does not know.
+A new kind of work is a new effect and a new input. A driver fails on an effect that it does not know.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
 from shoal.errors import LocalProtocolError, ShoalError
 from shoal.messages.base import Message
 from shoal.privacy.events import Event
+
+Program = Literal["argmax", "select"]
+"""What peers may compute jointly; ``shoal.protocols.joint.computing`` says what each is."""
 
 AGGREGATOR = "aggregator"
 """The name under which every peer knows the other side."""
@@ -83,7 +91,35 @@ class Refused:
     error: ShoalError
 
 
-Input = Started | Received | Tick | Granted | Answered | Refused
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """A joint computation has something for another party, which must be sealed for it: shares are in it."""
+
+    task: str
+    to: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A joint computation has come to its end; this is what the party learns."""
+
+    task: str
+    result: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A joint computation broke off: its process died, another party sent what cannot be used, or this machine went down meanwhile."""
+
+    task: str
+    error: ShoalError
+
+
+Progress = Emitted | Computed | Broken
+"""What a machine hears of a joint computation."""
+
+Input = Started | Received | Tick | Granted | Answered | Refused | Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +155,26 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class Compute:
+    """Run a joint computation among the parties 0 to ``n_parties - 1``. A task's name is unique in the study and the same for all."""
+
+    task: str
+    program: Program
+    me: int
+    n_parties: int
+    inputs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Give a joint computation what another party's has emitted for this one, in the order in which it was emitted."""
+
+    task: str
+    sender: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class WakeAt:
     """Give a `Tick` at this time or soon after."""
 
@@ -139,4 +195,4 @@ class Abort:
     error: ShoalError
 
 
-Effect = Send | Spend | Release | WakeAt | Finish | Abort
+Effect = Send | Spend | Release | Compute | Feed | WakeAt | Finish | Abort

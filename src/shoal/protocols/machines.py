@@ -14,7 +14,23 @@ from shoal.entropy import Entropy
 from shoal.errors import LocalProtocolError, RemoteProtocolError, ShoalError
 from shoal.messages.base import Message, Record, Registry
 from shoal.privacy.events import Event
-from shoal.protocols.effects import AGGREGATOR, Abort, Answered, Effect, Granted, Input, Received, Release, Spend, Started, Tick
+from shoal.protocols.effects import (
+    AGGREGATOR,
+    Abort,
+    Answered,
+    Broken,
+    Computed,
+    Effect,
+    Emitted,
+    Granted,
+    Input,
+    Progress,
+    Received,
+    Release,
+    Spend,
+    Started,
+    Tick,
+)
 
 State = TypeVar("State", bound=Record)
 Effects = tuple[Effect, ...]
@@ -72,7 +88,9 @@ class Aggregator(Machine[State]):
             case Tick():
                 return self.ticked(state, now, entropy)
             case _:
-                raise LocalProtocolError("PROTO-001", f"An aggregator was given {type(given).__name__}; it has no ledger.")
+                raise LocalProtocolError(
+                    "PROTO-001", f"An aggregator was given {type(given).__name__}; it neither has a ledger nor computes."
+                )
 
     @abstractmethod
     def started(self, state: State, now: datetime, entropy: Entropy) -> tuple[State, Effects]:
@@ -123,6 +141,8 @@ class Peer(Machine[P]):
                 return state, (Release(question, self.answer(state, question, entropy)),)
             case Answered(question, stored):
                 return self.released(state.replace(answered=tuple(sorted({*state.answered, question}))), question, stored)
+            case Emitted() | Computed() | Broken():
+                return self.computing(state, given, now, entropy)
         asked, answered = (tuple(name for name in names if name != given.question) for names in (state.asked, state.answered))
         return self.refused(state.replace(asked=asked, answered=answered), given.question, given.error)
 
@@ -159,6 +179,10 @@ class Peer(Machine[P]):
     def refused(self, state: P, question: str, error: ShoalError) -> tuple[P, Effects]:
         """Go on, or give up, without the answer. The question is open again: it may be asked anew, in a later period say."""
         return state, (Abort(error),)
+
+    def computing(self, state: P, given: Progress, now: datetime, entropy: Entropy) -> tuple[P, Effects]:
+        """Go on with a joint computation, or without it. It may be one that the peer has forgotten."""
+        raise LocalProtocolError("PROTO-001", f"A peer that asks for no computation was given {type(given).__name__}.")
 
 
 def unpriced(question: str) -> RemoteProtocolError:

@@ -19,7 +19,9 @@ from shoal.protocols.effects import (
     AGGREGATOR,
     Abort,
     Answered,
+    Compute,
     Effect,
+    Feed,
     Finish,
     Granted,
     Input,
@@ -43,7 +45,7 @@ class Outbound:
     question: str | None = None
 
 
-Work = Outbound | WakeAt | Finish | Abort
+Work = Outbound | Compute | Feed | WakeAt | Finish | Abort
 Verdict = tuple[Input, tuple[Outbound, ...]]
 
 
@@ -73,6 +75,8 @@ def settle(
                 case Abort():
                     return state, (effect,)
                 case WakeAt() | Finish():
+                    work.append(effect)
+                case Compute() | Feed() if account is not None:
                     work.append(effect)
                 case Send(to, message):
                     work.append(Outbound(to, _encode(machine, message, is_priced=account is None)))
@@ -148,9 +152,9 @@ def _encode(machine: Machine[Any], message: Message, *, is_priced: bool) -> byte
 def _forbidden(effect: Effect, account: Account | None) -> LocalProtocolError:
     """Why the driver does not do what a machine asks for."""
     kind = type(effect).__name__
-    if not isinstance(effect, Spend | Release):
+    if not isinstance(effect, Spend | Release | Compute | Feed):
         return LocalProtocolError("PROTO-001", f"A machine asked for {kind}, which this driver does not know.")
-    if account is None:
+    if account is None or not isinstance(effect, Spend | Release):
         return LocalProtocolError("PROTO-001", f"A machine that has no ledger asked for {kind}.")
     why = "put twice within one input" if isinstance(effect, Spend) else "released without having been granted"
     return LocalProtocolError("PROTO-001", f"Question {effect.question!r:.60} was {why}.")

@@ -4,9 +4,10 @@ Bytes are delayed, lost, doubled and overtaken; a machine goes down between any 
 had saved; a peer drops out and may return. Whatever is not acknowledged is sent again, the same bytes. Everything
 follows from the seed: the same seed gives the same trace.
 
-What survives a crash is the ledger, and what host and node have: state, index of submissions, outbox and wake-up times. They
-change together, at one place (`_World._save`). The state comes back as `codec.load` reads the bytes that `codec.dump` writes. States are
-frozen, so writing them when a machine goes down is the same as having written them at every save.
+What survives a crash is the ledger, and what host and node have: state, index of submissions, outbox, wake-up times and the names of
+joint computations, though not these themselves. They change together, at one place (`_World._save`). The state comes back as
+`codec.load` reads the bytes that `codec.dump` writes. States are frozen, so writing them when a machine goes down is the same as having
+written them at every save.
 """
 
 from __future__ import annotations
@@ -26,9 +27,15 @@ from shoal.protocols.base import (
     START,
     Abort,
     Aggregator,
+    Broken,
+    Compute,
+    Computed,
+    Computer,
+    Feed,
     Finish,
     Handled,
     Host,
+    IdealComputer,
     Input,
     Ledger,
     Outbound,
@@ -41,6 +48,7 @@ from shoal.protocols.base import (
     WakeAt,
     open_hosts,
 )
+from shoal.protocols.joint.computing import interrupted
 from shoal.sim.faults import CrashError, Faults, FragileLedger
 from shoal.sim.node import Node, through_bytes
 
@@ -55,8 +63,9 @@ _MILLISECOND = timedelta(milliseconds=1)
 class _World:
     """The queue of events, and what happens at each."""
 
-    def __init__(self, hosts: Mapping[str, Host], chance: SeededEntropy, faults: Faults) -> None:
+    def __init__(self, hosts: Mapping[str, Host], chance: SeededEntropy, faults: Faults, computer: Computer) -> None:
         self.faults = faults
+        self.computer = computer
         self.chance = chance
         self.outcome = Outcome()
         self.now = 0
@@ -104,6 +113,7 @@ class _World:
         """A machine goes down, and loses all that it had not saved."""
         node = self.nodes[name]
         node.fall(until, forgets=node.host.account is not None and self._happens(self.faults.amnesia))
+        self.computer.end(name)
         if not node.is_gone:
             self._at(int(node.down_until), partial(self._rise, name))
 
@@ -117,6 +127,8 @@ class _World:
             self._later(name, 0, partial(self._transmit, name, number))
         for alarm in sorted(node.alarms):
             self._later(name, alarm - self.now, partial(self._handle, name, Tick(), alarm))
+        for task in sorted(node.tasks):
+            self._later(name, 0, partial(self._handle, name, interrupted(task)))
         if not node.has_started:
             self._alive(name, partial(self._handle, name, Started()))
 
@@ -151,12 +163,21 @@ class _World:
         node.alarms.discard(-1 if rung is None else rung)
         if isinstance(given, Refused):
             node.drop(given.question)
+        if isinstance(given, Computed | Broken):
+            node.tasks.discard(given.task)
         for item in handled.work:
             match item:
                 case Outbound():
                     number = next(self._serial)
                     node.outbox[number] = item
                     self._later(name, 0, partial(self._transmit, name, number))
+                case Compute(task):
+                    node.tasks.add(task)
+                    self.computer.begin(name, item)
+                    self._at(self.now, self._collect)
+                case Feed():
+                    self.computer.feed(name, item)
+                    self._at(self.now, self._collect)
                 case WakeAt(when):
                     alarm = max(self.now, -(-(when - START) // _MILLISECOND))
                     if alarm not in node.alarms:
@@ -165,11 +186,17 @@ class _World:
                 case ending:
                     self._end(name, ending)
 
+    def _collect(self) -> None:
+        """Tell machines what has become of their joint computations, which take no time here."""
+        for name, progress in self.computer.collect():
+            self._later(name, 0, partial(self._handle, name, progress))
+
     def _end(self, name: str, ending: Finish | Abort) -> None:
         """Note how a machine ends; one that gives up is gone for good, with all that it has not sent."""
         self.outcome.note(name, ending)
         if isinstance(ending, Abort):
             self.nodes[name].give_up()
+            self.computer.end(name)
 
     def _transmit(self, name: str, number: int, attempt: int = 0) -> None:
         """Send what is in the outbox under a number, and again until it is acknowledged or the other side is gone for good."""
@@ -219,6 +246,7 @@ def run_network(
     faults: Faults | None = None,
     *,
     ledgers: Mapping[str, Ledger] | None = None,
+    computer: Computer | None = None,
     max_events: int | None = None,
 ) -> Outcome:
     """Run a protocol over a faulty network until nothing moves any more.
@@ -233,6 +261,8 @@ def run_network(
         How bad the network is; None for a good one.
     ledgers
         Ledgers by name of peer; one without a limit where none is given.
+    computer
+        What runs joint computations; None for one in this process that sees everything.
     max_events
         Most events before the run is given up; None for 50,000 per machine.
     """
@@ -241,5 +271,5 @@ def run_network(
     if strangers:
         raise UsageError("USAGE-001", f"{strangers[0]} is to drop out, but is not one of the {len(peers)} peers.")
     hosts = open_hosts(aggregator, peers, entropy, ledgers)
-    world = _World(hosts, entropy.spawn("network"), faults)
+    world = _World(hosts, entropy.spawn("network"), faults, IdealComputer(entropy) if computer is None else computer)
     return world.run(EVENTS_PER_MACHINE * len(hosts) if max_events is None else max_events)

@@ -13,7 +13,7 @@ from shoal.protocols.base import Host, Outbound
 
 @dataclass
 class Node:
-    """A host with its outbox and wake-up times, which with the host's state and index are all that survives a fall.
+    """A host with its outbox, wake-up times and joint computations under way, which with its state and index are all that survives a fall.
 
     ``life`` counts falls, so that what was planned in an earlier life does not happen in a later one.
     """
@@ -22,6 +22,7 @@ class Node:
     crash: float
     outbox: dict[int, Outbound] = field(default_factory=dict)
     alarms: set[int] = field(default_factory=set)
+    tasks: set[str] = field(default_factory=set)
     has_started: bool = False
     is_up: bool = False
     down_until: float = 0
@@ -38,8 +39,7 @@ class Node:
             return
         if forgets:
             self.host.state, self.has_started = self.host.machine.initial(), False
-            self.outbox.clear()
-            self.alarms.clear()
+            self._forget()
         self.host.state = through_bytes(self.host.state)
         self.is_up = False
         self.life += 1
@@ -47,9 +47,13 @@ class Node:
 
     def give_up(self) -> None:
         """Go down for ever with all that is not sent."""
+        self._forget()
+        self.fall(math.inf, forgets=False)
+
+    def _forget(self) -> None:
         self.outbox.clear()
         self.alarms.clear()
-        self.fall(math.inf, forgets=False)
+        self.tasks.clear()
 
     def drop(self, question: str) -> None:
         """Forget the letters of a question, which may not leave any more."""

@@ -15,10 +15,14 @@ from shoal.protocols.base import (
     Abort,
     Aggregator,
     Answered,
+    Broken,
+    Computed,
+    Emitted,
     Finish,
     Granted,
     Peer,
     PeerState,
+    Progress,
     Received,
     Refused,
     Release,
@@ -137,3 +141,12 @@ def test_an_aggregator_need_not_mind_the_time() -> None:
 
     aggregator = Timeless(STUDY)
     assert aggregator.step(aggregator.initial(), Tick(), START, ENTROPY) == (aggregator.initial(), ())
+
+
+@pytest.mark.parametrize("progress", [Emitted("t", 1, b""), Computed("t", (1,)), Broken("t", LocalProtocolError("JOINT-001", "No."))])
+def test_a_peer_that_asks_for_no_computation_hears_of_none(progress: Progress) -> None:
+    with pytest.raises(LocalProtocolError) as caught:
+        step(PEER.initial(), progress)
+    assert caught.value.code == "PROTO-001"
+    with pytest.raises(LocalProtocolError, match="nor computes"):
+        ToyAggregator(STUDY).step(Counting(), progress, START, ENTROPY)

@@ -21,7 +21,9 @@ from shoal.protocols.base import (
     START,
     Abort,
     Account,
+    Compute,
     Effects,
+    Feed,
     Ledger,
     MemoryLedger,
     Outbound,
@@ -188,7 +190,7 @@ def test_an_abort_is_the_end_of_the_input() -> None:
 
 
 def test_only_a_peer_has_a_ledger_to_ask() -> None:
-    for effect in (Spend("q", STUDY.mechanism.event()), Release("q", ANSWER)):
+    for effect in (Spend("q", STUDY.mechanism.event()), Release("q", ANSWER), Compute("t", "select", 0, 3), Feed("t", 1, b"")):
 
         class Spender(ToyAggregator):
             def started(self, state: Counting, now: datetime, entropy: Entropy, effect: Any = effect) -> tuple[Counting, Effects]:
@@ -201,10 +203,16 @@ def test_only_a_peer_has_a_ledger_to_ask() -> None:
 
 def test_an_effect_that_nobody_knows_is_named() -> None:
     @dataclass(frozen=True)
-    class Compute:
+    class Dream:
         what: int
 
-    assert "asked for Compute, which this driver does not know" in error_of(lambda: run(asking(Compute(1)), Started())).what
+    assert "asked for Dream, which this driver does not know" in error_of(lambda: run(asking(Dream(1)), Started())).what
+
+
+def test_what_a_computer_is_to_do_is_handed_to_the_driver() -> None:
+    for effect in (Compute("t", "select", 0, 3), Feed("t", 1, b"")):
+        _, work = run(asking(effect), Started())
+        assert work == (effect,)
 
 
 def test_what_was_not_granted_is_not_released() -> None:

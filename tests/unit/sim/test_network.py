@@ -10,8 +10,22 @@ import pytest
 
 from shoal.entropy import Entropy, SeededEntropy
 from shoal.errors import BudgetError, IntegrityError, LocalProtocolError, ShoalError, UsageError
-from shoal.protocols.base import AGGREGATOR, START, Abort, Effects, MemoryLedger, Outcome, PeerState, Send, WakeAt, open_hosts, run_local
+from shoal.protocols.base import (
+    AGGREGATOR,
+    START,
+    Abort,
+    Effects,
+    IdealComputer,
+    MemoryLedger,
+    Outcome,
+    PeerState,
+    Send,
+    WakeAt,
+    open_hosts,
+    run_local,
+)  # fmt: skip
 from shoal.sim.network import Faults, _World, run_network
+from toy import joint
 from toy.protocol import Ask, Counting, Study, ToyAggregator, ToyPeer, make
 
 
@@ -87,7 +101,7 @@ def test_a_crash_between_the_ledger_and_the_wire_costs_and_is_made_good() -> Non
 
 
 def test_a_shorter_absence_does_not_end_a_longer_fall() -> None:
-    world = _World(open_hosts(*make(Study()), SeededEntropy(1), None), SeededEntropy(1), Faults())
+    world = _World(open_hosts(*make(Study()), SeededEntropy(1), None), SeededEntropy(1), Faults(), IdealComputer(SeededEntropy(1)))
     world._fall("peer-0", 5_000)
     world._fall("peer-0", 2_000)
     outcome = world.run(10_000)
@@ -95,7 +109,7 @@ def test_a_shorter_absence_does_not_end_a_longer_fall() -> None:
 
 
 def test_the_bound_is_the_number_of_events() -> None:
-    world = _World(open_hosts(*make(Study()), SeededEntropy(1), None), SeededEntropy(1), Faults())
+    world = _World(open_hosts(*make(Study()), SeededEntropy(1), None), SeededEntropy(1), Faults(), IdealComputer(SeededEntropy(1)))
     n_events = 0
     while world._queue:
         with suppress(LocalProtocolError):
@@ -126,7 +140,8 @@ def test_a_moment_asked_for_twice_comes_once() -> None:
 def test_a_sender_waits_longer_each_time() -> None:
     with pytest.raises(LocalProtocolError):
         run(Faults(loss=1.0), max_events=300)
-    world = _World(open_hosts(*make(Study(n_peers=1)), SeededEntropy(1), None), SeededEntropy(1), Faults(loss=1.0, retry=100))
+    hosts, faults = open_hosts(*make(Study(n_peers=1)), SeededEntropy(1), None), Faults(loss=1.0, retry=100)
+    world = _World(hosts, SeededEntropy(1), faults, IdealComputer(SeededEntropy(1)))
     with pytest.raises(LocalProtocolError):
         world.run(25)
     times = [(sent.at - START) // timedelta(milliseconds=1) for sent in world.outcome.sent]
@@ -224,3 +239,36 @@ def test_a_machine_that_fails_when_it_starts_ends_by_itself() -> None:
         outcome = drive(aggregator, peers, SeededEntropy(1))
         assert (outcome.aborted["peer-0"].code, len(outcome.failed)) == ("PROTO-001", 1)
         assert len(outcome.states[AGGREGATOR].counted) == 6
+
+
+@pytest.mark.parametrize("crash", [0.0, 0.01])
+def test_a_joint_computation_gives_everyone_its_result_or_breaks_off_where_a_machine_went_down(crash: float) -> None:
+    ends = set()
+    for seed in range(12):
+        study, computer = joint.Study("argmax", 3), joint.Chatter()
+        faults = Faults(loss=0.2, duplicate=0.3, max_delay=900, crash=crash, downtime=50)
+        outcome = run_network(*joint.make(study, [5, 9]), SeededEntropy(seed), faults, computer=computer)
+        assert not outcome.rejected
+        assert not outcome.failed
+        assert {error.code for error in outcome.aborted.values()} <= {"JOINT-001"}
+        assert set(outcome.results.values()) <= {(0,)}
+        assert not (outcome.results.keys() & outcome.aborted.keys())
+        ends.add((len(outcome.results), len(outcome.aborted)))
+    assert (3, 0) in ends
+    assert any(aborted for _, aborted in ends) == (crash > 0)
+
+
+def test_a_machine_that_went_down_during_a_computation_hears_that_it_is_broken() -> None:
+    class Silent(joint.Chatter):
+        """Never done."""
+
+        def feed(self, owner: str, given: Any) -> None:
+            pass
+
+    for returns, aborted in ((6_000, {"peer-1": "JOINT-001"}), (None, {})):
+        computer = Silent()
+        faults = Faults(absences={"peer-1": (5_000, returns)})
+        outcome = run_network(*joint.make(joint.Study("argmax", 3), [5, 9]), SeededEntropy(1), faults, computer=computer)
+        assert {name: error.code for name, error in outcome.aborted.items()} == aborted
+        assert set(computer.heard) == {"peer-0", "peer-2"}, "what it had under way went down with it"
+        assert not outcome.results

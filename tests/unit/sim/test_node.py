@@ -49,10 +49,10 @@ def test_a_machine_that_falls_comes_back_with_what_was_read_from_bytes() -> None
 def test_a_machine_that_gave_up_stays_as_it_ended() -> None:
     host = open_hosts(*make(Study()), SeededEntropy(1), None)["peer-0"]
     host.state = PeerState(asked=("round-1",))
-    node = Node(host, 0.0, {1: Outbound(AGGREGATOR, b"x")}, {5}, has_started=True, is_up=True)
+    node = Node(host, 0.0, {1: Outbound(AGGREGATOR, b"x")}, {5}, {"joint/1"}, has_started=True, is_up=True)
     node.give_up()
     node.fall(9_000, forgets=True)
-    assert (node.is_gone, node.is_up, node.outbox, node.alarms) == (True, False, {}, set())
+    assert (node.is_gone, node.is_up, node.outbox, node.alarms, node.tasks) == (True, False, {}, set(), set())
     assert host.state == PeerState(asked=("round-1",))
 
 

@@ -1,0 +1,51 @@
+"""The oracle itself: MPyC's tree of the paper's Fig. 1 is the one that every textbook has."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+
+from mpc_oracle import PLAY_TENNIS, Tree, play_tennis, secure_id3
+
+
+def plain_id3(rows: list[list[int]], labels: list[int], arities: list[int], left: list[int], depth: int, majority: int) -> Tree:
+    """The same in the clear."""
+    if not rows:
+        return majority
+    counts = Counter(labels)
+    majority = min(counts, key=lambda label: (-counts[label], label))
+    if len(counts) == 1 or not left or depth == 0:
+        return majority
+
+    def rest(a: int) -> float:
+        parts = [Counter(label for row, label in zip(rows, labels, strict=True) if row[a] == value) for value in range(arities[a])]
+        return sum(-count * math.log2(count / part.total()) for part in parts for count in part.values())
+
+    best = min(left, key=lambda a: (round(rest(a), 6), a))
+    children = []
+    for value in range(arities[best]):
+        inside = [i for i, row in enumerate(rows) if row[best] == value]
+        others = [a for a in left if a != best]
+        children.append(plain_id3([rows[i] for i in inside], [labels[i] for i in inside], arities, others, depth - 1, majority))
+    return best, tuple(children)
+
+
+def test_the_tree_of_fig_1() -> None:
+    rows, labels = play_tennis()
+    *arities, n_classes = map(len, PLAY_TENNIS.values())
+    assert (len(rows), sum(labels)) == (14, 9)
+    tree = secure_id3(rows, labels, arities, n_classes, depth=4)
+    outlook, humidity, wind, no, yes = 0, 2, 3, 0, 1
+    assert tree == (outlook, ((humidity, (no, yes)), yes, (wind, (yes, no))))
+    assert secure_id3(rows, labels, arities, n_classes, depth=1) == (outlook, (no, yes, yes))
+
+
+def test_the_oracle_agrees_with_the_same_in_the_clear() -> None:
+    random = np.random.default_rng(5)
+    arities = [3, 2, 4]
+    rows = np.stack([random.integers(0, arity, 24) for arity in arities], axis=1).tolist()
+    labels = random.integers(0, 3, 24).tolist()
+    for depth in (2, 3):
+        assert secure_id3(rows, labels, arities, 3, depth) == plain_id3(rows, labels, arities, [0, 1, 2], depth, 0)

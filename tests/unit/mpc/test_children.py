@@ -1,0 +1,178 @@
+"""Children are fed and heard without either waiting for the other, and none outlives its computer."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from joint_runs import TestChildren, computing, finish
+from shoal.entropy import SeededEntropy
+from shoal.errors import LocalProtocolError, RemoteProtocolError, UsageError
+from shoal.mpc.children import Children
+from shoal.protocols.base import Compute, Emitted, Feed
+from shoal.protocols.joint import dealing
+
+SHARES = dealing.split([4, 9, -2], 3, SeededEntropy("children"))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_without_mpyc_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UsageError) as caught:
+        Children()
+    assert (caught.value.code, caught.value.fix) == ("USAGE-002", "pip install 'shoal[mpc]'")
+
+
+def test_nothing_is_waited_for_that_cannot_come() -> None:
+    """Two of three parties have begun: both say what they can, and then all wait for the third."""
+    with Children() as children:
+        for me in (0, 1):
+            children.begin(f"peer-{me}", Compute("joint/1", "argmax", me, 3, SHARES[me]))
+        assert finish_without(children, 2) == {}
+        assert len(children.pids) == 2
+
+
+def finish_without(children: Children, gone: int) -> dict[str, Any]:
+    ends: dict[str, Any] = {}
+    while told := children.collect():
+        for owner, progress in told:
+            if not isinstance(progress, Emitted):
+                ends[owner] = progress
+            elif progress.to != gone:
+                children.feed(f"peer-{progress.to}", Feed(progress.task, int(owner[-1]), progress.payload))
+    return ends
+
+
+def test_a_killed_child_is_broken_and_none_is_left() -> None:
+    with computing("argmax", SHARES, Children) as children:
+        pids = dict(children.pids)
+        os.kill(pids["peer-1", "joint/1"], signal.SIGKILL)
+        ends = finish(children)
+        assert isinstance(ends["peer-1"], LocalProtocolError)
+        assert ends["peer-1"].code == "JOINT-001"
+        assert "died" in ends["peer-1"].what
+        assert ends.keys() == {"peer-1"}, "the others wait, and are told nothing"
+        assert not is_running(pids["peer-1", "joint/1"])
+    assert not any(map(is_running, pids.values()))
+
+
+def test_a_child_that_dies_while_it_waits_is_noticed() -> None:
+    with Children() as children:
+        children.begin("peer-0", Compute("joint/1", "argmax", 0, 3, SHARES[0]))
+        assert finish_without(children, 1) == {}
+        (pid,) = children.pids.values()
+        os.kill(pid, signal.SIGKILL)
+        while not (told := children.collect()):
+            pass
+    assert [(owner, progress.error.code) for owner, progress in told] == [("peer-0", "JOINT-001")]
+
+
+@pytest.mark.parametrize(("program", "word"), [("dies", "died"), ("lies", "died"), ("argmax", "failed with")])
+def test_a_child_that_ends_by_itself_is_broken(program: str, word: str) -> None:
+    with computing(program, [()]) as children:
+        ends = finish(children)
+    assert word in ends["peer-0"].what
+
+
+def test_a_child_that_takes_too_long_is_given_up() -> None:
+    with computing("stuck", [()], patience=0.5) as children:
+        (pid,) = children.pids.values()
+        assert "0.5 s" in finish(children)["peer-0"].what
+        assert not is_running(pid)
+
+
+def test_an_owner_that_has_gone_takes_its_children_along() -> None:
+    with computing("argmax", SHARES, Children) as children:
+        pids = dict(children.pids)
+        while not (told := children.collect()):
+            pass
+        owner = told[0][0]
+        for name in ("peer-0", "peer-1", "peer-2"):
+            if name != owner:
+                children.end(name)
+        children.end(owner)
+        assert (children.collect(), children.pids) == ([], {})
+        assert not any(map(is_running, pids.values()))
+        children.feed(owner, Feed("joint/1", 2, b"late"))
+
+
+def test_a_task_is_begun_once() -> None:
+    with computing("argmax", SHARES[:1]) as children, pytest.raises(LocalProtocolError) as caught:
+        children.begin("peer-0", Compute("joint/1", "argmax", 0, 3, SHARES[0]))
+    assert caught.value.code == "PROTO-001"
+
+
+def test_what_a_party_sends_and_cannot_be_used_is_put_down_to_it() -> None:
+    for garbage in (b"\x00", struct.pack("<qI", 1, 9) + b"short", struct.pack("<qI", 1, 0) * 2):
+        with Children() as children:
+            children.begin("peer-0", Compute("joint/1", "argmax", 0, 3, SHARES[0]))
+            children.feed("peer-0", Feed("joint/1", 2, garbage))
+            error = finish_without(children, 1)["peer-0"].error
+        assert isinstance(error, RemoteProtocolError)
+        assert "Party 2" in error.what
+
+
+def test_shares_of_the_wrong_size_break_the_computation() -> None:
+    def cut(sender: int, emitted: Emitted) -> bytes:
+        step, size = struct.unpack_from("<qI", emitted.payload)
+        return struct.pack("<qI", step, 1) + b"\x01" + emitted.payload[12 + size :] if sender == 2 else emitted.payload
+
+    with computing("argmax", SHARES) as children:
+        ends = finish(children, cut)
+    assert {error.code for error in ends.values()} == {"JOINT-001"}
+
+
+def test_neither_side_waits_for_the_other_to_read() -> None:
+    with computing("torrent", [(), ()]) as children:
+        assert finish(children) == {"peer-0": 3 << 20, "peer-1": 1 << 20}
+
+
+def test_much_can_be_sent_to_a_child_that_is_at_work() -> None:
+    """Far more than a pipe holds: messages of steps that never come, and then the computation goes on."""
+    with computing("argmax", SHARES) as children:
+        for number in range(40):
+            children.feed("peer-0", Feed("joint/1", 1, struct.pack("<qI", number, 1 << 17) + bytes(1 << 17)))
+        assert finish(children) == {f"peer-{i}": 1 for i in range(3)}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_a_child_is_told_its_inputs_by_a_pipe_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_SECRET", "hunter2")
+    with Children() as children:
+        children.begin("peer-0", Compute("joint/1", "argmax", 0, 3, (1234567890123456789,) * 2))
+        assert finish_without(children, 1) == {}
+        (pid,) = children.pids.values()
+        command, environment = (Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ"))
+        assert b"1234567890" not in command + environment
+        assert {entry.split(b"=")[0] for entry in environment.split(b"\0") if entry} == {
+                b"PYTHONPATH", b"MPYC_NOUVLOOP", b"MPYC_NONUMPY", b"OMP_NUM_THREADS",
+            }  # fmt: skip
+
+
+def test_two_tasks_of_one_owner_run_side_by_side() -> None:
+    with TestChildren() as children:
+        for task in ("joint/1", "joint/2"):
+            for me in range(3):
+                children.begin(f"peer-{me}", Compute(task, "argmax", me, 3, SHARES[me]))
+        ends = []
+        while told := children.collect():
+            for owner, progress in told:
+                if isinstance(progress, Emitted):
+                    children.feed(f"peer-{progress.to}", Feed(progress.task, int(owner[-1]), progress.payload))
+                else:
+                    ends.append((progress.task, progress.result))
+    assert sorted(ends) == [("joint/1", (1,))] * 3 + [("joint/2", (1,))] * 3
