@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hostile import hostile
 from shoal.errors import ShoalError
 from shoal.messages import codec
+from shoal.privacy.rounding import GRAINS, grains_down, grains_up
 from shoal.study.doubts import doubts
 from shoal.study.lines import Lines
 from shoal.study.load import StudyError, load, parse
@@ -55,7 +56,12 @@ honest_share = 0.5
 minimum = 0
 size = 1
 n_updates = 9
-max_colluders = 9""".splitlines(keepends=True)
+max_colluders = 9
+n_databases = 3
+learner = "naive-bayes"
+choice = "sums"
+noise = "two-selected"
+depth = 16""".splitlines(keepends=True)
 DEEP = ["a." * 30, "[" * 200, "{a=" * 50, "[anonml]\nn_partitions = 2\nn_subsets = 1\nsubset_size = 1\n"]
 SNIPPETS = st.sampled_from(MARKS + NUMBERS + LINES + DEEP)
 
@@ -228,6 +234,55 @@ def test_the_digest_does_not_depend_on_the_order_of_keys(text: str, random: Any)
 
     other = parse(write(shuffled(tomllib.loads(text))))
     assert Manifest(other).digest == Manifest(parse(text)).digest
+
+
+FEW = st.integers(2, 40)
+SIZES = st.sampled_from([10, 300, 10_000, 10**6, 10**9])
+
+
+@st.composite
+def sdq_documents(draw: st.DrawFn) -> dict[str, Any]:
+    """Studies of SDQ, most of them valid."""
+    document: dict[str, Any] = tomllib.loads(study_text("sdq"))
+    variant, n = draw(st.sampled_from(["plus", "paper"])), draw(FEW)
+    learner = draw(st.sampled_from(["tree", "naive-bayes"])) if variant == "plus" else "tree"
+    trust = draw(st.sampled_from(["secure-sum", "secure-sum", "local"])) if variant == "paper" else "secure-sum"
+    table: dict[str, Any] = {"n_databases": n, "learner": learner}
+    if learner == "tree" and draw(st.booleans()):
+        table["depth"] = draw(st.integers(1, 16))
+    if variant == "plus" and learner == "tree" and draw(st.booleans()):
+        table["choice"] = draw(st.sampled_from(["mpc", "sums"]))
+    if trust == "secure-sum":
+        table["max_colluders"] = draw(st.integers(0, n // 2))
+        table["noise"] = draw(st.sampled_from(["all-contribute", "two-selected"])) if variant == "paper" else "all-contribute"
+    kept = draw(st.sets(st.integers(0, 3), min_size=1))
+    more = {
+        "variant": variant,
+        "trust": trust,
+        "sdq": table,
+        "feature": [document["feature"][i] for i in sorted(kept)],
+        "privacy": {"epsilon": draw(st.floats(1e-4, 64) | st.sampled_from([0.005, 0.1, 1.0, 3.0]))},
+        "participation": {"minimum": draw(st.sampled_from([n, n, n, n - 1])), "size": draw(SIZES)},
+    }
+    if draw(st.booleans()):
+        del document["data"]
+    return document | more
+
+
+@hostile()
+@given(sdq_documents())
+def test_a_study_of_sdq_costs_its_epsilon_and_no_more(document: dict[str, Any]) -> None:
+    try:
+        study = parse(write(document))
+    except StudyError:
+        return
+    plan = make_plan(study)
+    spent = sum(release.count * grains_up(release.event.epsilon) for release in plan.releases)
+    allowed = grains_down(study.privacy.epsilon)
+    # Each release is rounded down by less than a grain.
+    assert allowed - sum(release.count for release in plan.releases) <= spent <= allowed
+    assert grains_up(plan.loss.epsilon) == spent and plan.loss.delta == 0 and GRAINS * plan.statement().epsilon >= spent * (1 - 1e-12)
+    assert 0 < plan.forecasts[0].value < float("inf") and "counts of your rows" in plan.statement().leaves
 
 
 BYTES = [Manifest(parse(text)).to_bytes() for text in TEXTS]

@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shoal.protocols.ddml.design import Design
+from shoal.study.conditions_sdq import conditions_sdq
+from shoal.study.problems import Problem
 
 if TYPE_CHECKING:
+    from shoal.study.settings import PFDS
     from shoal.study.spec import Study
-
-Path = tuple[str | int, ...]
 
 MAX_WEIGHTS = 1 << 20
 """Most weights of a model: 4 MB, which every draw and every update carries."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One thing that is wrong with a study.
-
-    Parameters
-    ----------
-    code
-        A key of `shoal.errors.CODES`.
-    path
-        The key that it is about, from the top of the file: ``("feature", 2, "bins")``.
-    what, fix
-        The sentences of the error.
-    """
-
-    code: str
-    path: Path
-    what: str
-    fix: str | None = None
 
 
 def conditions(study: Study) -> Iterator[Problem]:
@@ -98,25 +78,8 @@ def _ddml(study: Study) -> Iterator[Problem]:
 
 def _sdq(study: Study) -> Iterator[Problem]:
     yield from _needs_categories(study)
-    table = study.sdq
-    if table is None:
-        return
-    if table.noise == "two-selected" and (study.variant == "plus" or study.trust == "local"):
-        yield Problem(
-            "SPEC-022",
-            ("sdq", "noise"),
-            "Two selected databases add the noise only in the paper's variant with secure sums.",
-            'noise = "all-contribute"',
-        )
-    yield from _collusion(study, table.n_databases, table.max_colluders, "databases")
-    # Choosing a split is a computation among the databases that holds against a minority of them.
-    if study.variant == "plus" and 2 * table.max_colluders >= table.n_databases:
-        yield Problem(
-            "SPEC-021",
-            ("sdq", "max_colluders"),
-            f"max_colluders = {table.max_colluders} of {table.n_databases} leaves no honest majority, which choosing splits jointly needs.",
-            f"max_colluders = {(table.n_databases - 1) // 2}",
-        )
+    if study.sdq is not None:
+        yield from conditions_sdq(study, study.sdq)
 
 
 def _pfds(study: Study) -> Iterator[Problem]:
@@ -140,25 +103,25 @@ def _pfds(study: Study) -> Iterator[Problem]:
             f"n_levels = {table.n_levels}, but a tree has max_depth = {table.max_depth} levels. PFDS Algorithm 5: p <= h_T.",
             f"n_levels = {table.max_depth}",
         )
-    yield from _collusion(study, table.n_holders, table.max_colluders, "holders")
+    yield from _collusion(study, table)
 
 
-def _collusion(study: Study, n: int, max_colluders: int, parties: str) -> Iterator[Problem]:
-    protocol, minimum = study.protocol, study.participation.minimum
+def _collusion(study: Study, table: PFDS) -> Iterator[Problem]:
+    n, c, minimum = table.n_holders, table.max_colluders, study.participation.minimum
     if minimum > n:
-        yield Problem("SPEC-021", ("participation", "minimum"), f"minimum = {minimum}, but there are {n} {parties}.", f"minimum = {n}")
-    elif study.trust == "local" and max_colluders:
+        yield Problem("SPEC-021", ("participation", "minimum"), f"minimum = {minimum}, but there are {n} holders.", f"minimum = {n}")
+    elif study.trust == "local" and c:
         yield Problem(
             "SPEC-022",
-            (protocol, "max_colluders"),
+            ("pfds", "max_colluders"),
             "max_colluders has no meaning with trust local: everyone else may collude.",
             "Remove max_colluders.",
         )
-    elif max_colluders >= minimum:
+    elif c >= minimum:
         yield Problem(
             "SPEC-021",
-            (protocol, "max_colluders"),
-            f"Of the {minimum} {parties} that may be all that answer, {max_colluders} may collude: nobody honest need be left.",
+            ("pfds", "max_colluders"),
+            f"Of the {minimum} holders that may be all that answer, {c} may collude: nobody honest need be left.",
             f"max_colluders = {minimum - 1}, or a larger minimum under [participation]",
         )
 

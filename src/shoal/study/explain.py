@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from shoal.names import shown
-from shoal.study.conditions import Path, Problem
+from shoal.study.problems import Path, Problem
 from shoal.study.spec import FeatureSpec, Study
 
 MAX_PROBLEMS = 50

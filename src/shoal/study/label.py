@@ -73,6 +73,8 @@ class Statement:
         The participant's limit, where there is a ledger.
     closes
         When the study ends, in UTC; None where it does not say.
+    rests_on
+        What the guarantee needs others to do, and what happens where they do not.
     not_covered, undo
         What the guarantee does not speak about, and what leaving does.
     simulated
@@ -107,6 +109,7 @@ class Statement:
     shuffled: Amplified | None = None
     budget: BudgetLine | None = None
     closes: datetime | None = None
+    rests_on: tuple[str, ...] = field(default=())
     not_covered: tuple[str, ...] = field(default=())
     undo: str = UNDO
     simulated: bool = False
@@ -114,7 +117,8 @@ class Statement:
     def __post_init__(self) -> None:
         for name in ("title", "purpose", "contact", "protocol", "trust", "leaves", "seen_by", "how", "digest", "undo"):
             object.__setattr__(self, name, clean(getattr(self, name)))
-        object.__setattr__(self, "not_covered", tuple(clean(item) for item in self.not_covered))
+        for name in ("rests_on", "not_covered"):
+            object.__setattr__(self, name, tuple(clean(item) for item in getattr(self, name)))
         object.__setattr__(self, "scope", replace(self.scope, adversary=clean(self.scope.adversary)))
         stated = grains_up(self.epsilon)
         kind = (self.scope.unit, self.scope.relation)
@@ -185,6 +189,8 @@ class Statement:
             yield "In a crowd", tuple(self._crowd(self.shuffled))
         if self.budget is not None:
             yield "Your limit", (str(self.budget),)
+        if self.rests_on:
+            yield "Rests on", self.rests_on
         if self.not_covered:
             yield "Not covered", self.not_covered
         yield "Undo", (self.undo,)
@@ -260,6 +266,7 @@ class Statement:
             "odds": [odds.to_dict() for odds in self._odds()],
             "shuffled": None if self.shuffled is None else self._shuffled_dict(self.shuffled),
             "budget": None if self.budget is None else {name: getattr(self.budget, name) for name in ("limit", "used", "after", "period")},
+            "rests_on": list(self.rests_on),
             "not_covered": list(self.not_covered),
             "undo": self.undo,
             "simulated": self.simulated,

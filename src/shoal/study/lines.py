@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 
-from shoal.study.conditions import Path
+from shoal.study.problems import Path
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _SPACE = re.compile(r"[ \t]*")

@@ -16,9 +16,9 @@ from pydantic import ValidationError
 
 from shoal.errors import SpecError
 from shoal.names import shown
-from shoal.study.conditions import Problem
 from shoal.study.explain import explain
 from shoal.study.lines import Lines
+from shoal.study.problems import Problem
 from shoal.study.spec import Study
 
 MAX_BYTES = 1_000_000

@@ -6,7 +6,6 @@ What cannot be priced is refused here, on the participant's side as much as on t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,19 +18,20 @@ from shoal.privacy.shuffle import amplify
 from shoal.protocols.anonml.script import Script
 from shoal.protocols.ddml.params import Params
 from shoal.protocols.ddml.step import charged
+from shoal.protocols.sdq.script import Script as SumScript
 from shoal.study.anonml import script_of
 from shoal.study.ddml import params_of
 from shoal.study.label import Statement
 from shoal.study.parts import Amplified, BudgetLine, Release
-from shoal.study.price_databases import forecast_pfds, forecast_sdq, price_pfds, price_sdq
+from shoal.study.price_databases import forecast_sdq, price_sdq
+from shoal.study.price_holders import forecast_pfds, price_pfds
 from shoal.study.price_people import forecast_anonml, paper_total, price_anonml
 from shoal.study.price_updates import forecast_ddml, notes_ddml, price_ddml
 from shoal.study.priced import Forecast, unpriceable
+from shoal.study.sdq import script_of as sums_of
 from shoal.study.spec import Study
 from shoal.study.wording import leaves, n_bytes, not_covered, seen_by, who_is_asked
-
-_PRICES: dict[str, Callable[[Study], list[Release]]] = {"sdq": price_sdq, "pfds": price_pfds}
-_FORECASTS: dict[str, Callable[[Study], list[Forecast]]] = {"sdq": forecast_sdq, "pfds": forecast_pfds}
+from shoal.study.wording_sdq import notes_sdq, rests_on_sdq
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ class Plan:
         The course of an AnonML study, from which its prices come.
     params
         The public figures of a DDML study, from which its prices come.
+    sdq
+        The course of an SDQ study, from which its prices come.
 
     Examples
     --------
@@ -57,7 +59,7 @@ class Plan:
     >>> from shoal.study.templates import study_text
     >>> plan = make_plan(parse(study_text("sdq")))
     >>> plan.loss.epsilon, str(plan.loss.scope.unit), [release.count for release in plan.releases]
-    (1.0, 'person', [4, 1])
+    (1.0, 'person', [3, 1])
     """
 
     study: Study
@@ -65,6 +67,7 @@ class Plan:
     forecasts: tuple[Forecast, ...] = ()
     script: Script | None = None
     params: Params | None = None
+    sdq: SumScript | None = None
 
     @property
     def events(self) -> list[Event]:
@@ -135,8 +138,7 @@ class Plan:
             notes.append(
                 f"At most {study.max_rows} rows of a person are used; a person with rows at several participants spends at each of them."
             )
-        if study.sdq is not None and study.trust == "secure-sum" and study.sdq.noise == "two-selected":
-            notes.append("The two databases that add the noise know it: the guarantee is gone if one of them tells what it added.")
+        notes += [] if self.sdq is None else notes_sdq(study, self.sdq)
         return tuple(notes)
 
     def statement(self, budget: BudgetLine | None = None, digest: str = "") -> Statement:
@@ -156,8 +158,8 @@ class Plan:
             contact=study.contact,
             protocol=study.protocol,
             trust=study.trust,
-            leaves=leaves(study, self.script, self.params),
-            seen_by=seen_by(study),
+            leaves=leaves(study, self.script, self.params, self.sdq),
+            seen_by=seen_by(study, self.sdq),
             scope=self.loss.scope,
             epsilon=self.loss.epsilon,
             delta=self.loss.delta,
@@ -170,7 +172,8 @@ class Plan:
             shuffled=None if central is None else Amplified(self.crowd, central.epsilon, central.delta),
             budget=budget,
             closes=study.participation.closes,
-            not_covered=not_covered(study),
+            rests_on=() if self.sdq is None else rests_on_sdq(self.sdq),
+            not_covered=not_covered(study, self.sdq),
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -202,7 +205,7 @@ def make_plan(study: Study, digest: bytes | None = None) -> Plan:
         ``PLAN-001``: something is asked for that cannot be priced.
     """
     try:
-        plan = _anonml(study, digest) if study.protocol == "anonml" else _ddml(study) if study.protocol == "ddml" else _others(study)
+        plan = _anonml(study, digest) if study.protocol == "anonml" else _PLANS[study.protocol](study)
         # Totals are computed now: a plan that exists has a price.
         _ = plan.loss, plan.central
     except MechanismError as error:
@@ -220,8 +223,16 @@ def _ddml(study: Study) -> Plan:
     return Plan(study, tuple(price_ddml(study, params)), tuple(forecast_ddml(params)), params=params)
 
 
-def _others(study: Study) -> Plan:
-    return Plan(study, tuple(_PRICES[study.protocol](study)), tuple(_FORECASTS[study.protocol](study)))
+def _sdq(study: Study) -> Plan:
+    script = sums_of(study)
+    return Plan(study, tuple(price_sdq(study, script)), tuple(forecast_sdq(script)), sdq=script)
+
+
+def _pfds(study: Study) -> Plan:
+    return Plan(study, tuple(price_pfds(study)), tuple(forecast_pfds(study)))
+
+
+_PLANS = {"ddml": _ddml, "sdq": _sdq, "pfds": _pfds}
 
 
 def _hidden(event: Event, crowd: int, delta: float) -> Event:

@@ -1,243 +1,57 @@
-"""What a database or an organisation releases about one record or person: SDQ's counts and PFDS's tables and trees."""
+"""What a database releases about one record or person in an SDQ study, and what can be said about its noise before anything is summed."""
 
 from __future__ import annotations
 
-import math
-from fractions import Fraction
-
-from shoal.mechanisms.exponential import CountScore, ExponentialMechanism
-from shoal.mechanisms.gaussian import DiscreteGaussian
-from shoal.mechanisms.laplace import DiscreteLaplace
-from shoal.mechanisms.noisy_max import NoisyMax
-from shoal.mechanisms.sensitivity import ClippedVector, Histogram, Query
-from shoal.privacy.events import Event
-from shoal.privacy.rounding import share
-from shoal.privacy.zcdp import epsilon_to_rho, rho_to_epsilon
+from shoal.protocols.sdq.noise import deviation_of
+from shoal.protocols.sdq.queries import free_price
+from shoal.protocols.sdq.script import Script
 from shoal.study.parts import Release
-from shoal.study.priced import Forecast, most_counted_cells, n_cells, scope_of, unpriceable
-from shoal.study.settings import PFDS, SDQ
+from shoal.study.priced import Forecast, most_counted_cells
+from shoal.study.sdq import free_of
 from shoal.study.spec import Study
 
-_CELLS_OF_A_NUMBER = 8
-"""Equal widths into which a number without public bins is cut, by a rule that looks at nothing private."""
-_SELECTION = Fraction(35, 100)
-_ROWS_PER_LEAF = 4.8
-_NARROWEST_SHARE = 4
-"""Standard deviation from which sums of discrete Gaussians are Gaussian to all digits (Kairouz, Liu, Steinke 2021)."""
-_GRID = 256
-"""Residuals are rounded to multiples of 1/256, and so are soft labels."""
+_QUESTIONS = {
+    "sizes": "how many records are in each node of a level of the tree",
+    "answers": "all counts of a level: of classes in leaves, of values and classes in other nodes",
+    "choice": "the choice of the attribute to split on",
+    "tables": "tables of every attribute and the label",
+    "table": "one table of the chosen attributes and the label",
+}
+"""Kinds of questions, as scripts name them, in words for the label."""
 
 
-def price_sdq(study: Study) -> list[Release]:
-    """SDQ: every count along one path of the tree; nodes of a level hold different records and count once.
-
-    Notes
-    -----
-    Ref: SDQ §IV with Friedman and Schuster's split of the budget, epsilon = B / (2 (d + 1)) (errata S-09); plus spends 35 % on choosing
-    the splits and 65 % on one joint table.
-
-    Privacy
-    -------
-    Unit record (or person), add-remove, against the miner and up to C colluding databases.
-    """
-    settings = _sdq(study)
-    if settings.noise == "two-selected" and settings.max_colluders > 0:
-        raise _selected_may_collude(settings)
-    releases = _sdq_paper(study, settings) if study.variant == "paper" else _sdq_plus(study)
-    return releases + _free_counts(study)
-
-
-def _sdq_paper(study: Study, settings: SDQ) -> list[Release]:
-    d, n_attributes = settings.depth, len(study.feature)
-    epsilon_level = Fraction(1, 2 * (d + 1))
-    return [
-        Release("the number of records in a node", _counts(study, epsilon_level), d + 1),
-        Release("the counts of an attribute in a node", _counts(study, epsilon_level / (2 * n_attributes)), 2 * n_attributes * d),
-        Release("the classes in a leaf", _counts(study, epsilon_level)),
-    ]
-
-
-def _sdq_plus(study: Study) -> list[Release]:
-    k = _n_splits(study)
-    choice = NoisyMax(share(study.privacy.epsilon, _SELECTION / k), CountScore(study.max_rows), scope_of(study))
-    return [
-        Release("the choice of a split", _reads_all(study, choice.event()), k),
-        Release("one table of the chosen attributes and the label", _counts(study, 1 - _SELECTION)),
-    ]
-
-
-def _n_splits(study: Study) -> int:
-    """The most splits whose leaves still hold more records than noise, from the declared size alone."""
-    arities = [n_cells(feature, _CELLS_OF_A_NUMBER) for feature in study.schema().features]
-    arity = math.exp(math.fsum(map(math.log, arities)) / len(arities))
-    least = _ROWS_PER_LEAF * _leaf_noise(study)
-    most = min(_sdq(study).depth, len(arities))
-    return max([k for k in range(1, most + 1) if study.participation.size / arity**k >= least], default=1)
-
-
-def _leaf_noise(study: Study) -> float:
-    """Standard deviation of a leaf's count: shares are made for the honest that are sure to answer, so all together add more."""
-    settings, table = _sdq(study), _laplace(study, share(study.privacy.epsilon, 1 - _SELECTION))
-    honest = study.participation.minimum - settings.max_colluders
-    return math.sqrt(table.variance() * settings.n_databases / honest)
-
-
-def forecast_sdq(study: Study) -> list[Forecast]:
-    """Noise on a leaf of the plus variant's table, at the declared number of rows."""
-    if study.variant == "paper":
-        return []
-    # A tree of that depth has at least so many leaves, and they share the rows.
-    rows_of_a_leaf = study.participation.size / 2 ** _sdq(study).depth
-    what = "noise on the count of one leaf and class, in records (standard deviation)"
-    return [Forecast(what, _leaf_noise(study), useless_from=rows_of_a_leaf)]
-
-
-def price_pfds(study: Study) -> list[Release]:
-    """PFDS: the tree and the level counts of the paper, or the tables of plus.
+def price_sdq(study: Study, script: Script) -> list[Release]:
+    """SDQ: the dearest course of its script, and the free counts.
 
     Notes
     -----
-    Ref: PFDS Theorem 3.3: epsilon / 2 for the tree (h_max steps on a path) and epsilon / 2 for the counts of p - 1 levels.
+    Nodes of a level hold different records, so that a record pays for one of them. Databases hold different records too, and each keeps a
+    ledger of its own.
+
+    Ref: SDQ §IV, Algorithm 3; errata S-09, S-13.
 
     Privacy
     -------
-    Unit record (or person), add-remove, against all who read the release.
+    Unit record (or person), add-remove, against whom the study's figures say: see `Params`.
     """
-    settings = _pfds(study)
-    if study.variant == "paper":
-        releases = _pfds_paper(study, settings)
-    elif study.trust == "local":
-        q = _tables_per_holder(study)
-        releases = [Release("a table of one attribute and the label", _counts(study, Fraction(1, q)), q)]
-    else:
-        releases = _pfds_sums(study)
-    return releases + _free_counts(study)
-
-
-def _pfds_paper(study: Study, settings: PFDS) -> list[Release]:
-    h_max, p = settings.max_depth or 2, settings.n_levels or 2
-    step = Fraction(1, 2 * h_max)
-    split = ExponentialMechanism(share(study.privacy.epsilon, step), CountScore(study.max_rows), scope_of(study))
-    return [
-        Release("the choice of a split", _reads_all(study, split.event()), h_max - 1),
-        Release("the classes in a leaf", _counts(study, step)),
-        Release("the number of records in a node of a level", _counts(study, Fraction(1, 2 * (p - 1))), p - 1),
-    ]
-
-
-def _tables_per_holder(study: Study) -> int:
-    """q, which balances the noise of more tables against the sampling error of fewer holders per table."""
-    k, m, n = len(study.feature), _pfds(study).n_holders, study.participation.size
-    return min(k, max(round(0.015 * study.privacy.epsilon * n / m), -(-2 * k // m), 1))
-
-
-def _pfds_sums(study: Study) -> list[Release]:
-    """Tables of all attributes, a calibration, residual rounds where the noise allows them, and a line search over what they found."""
-    k, epsilon, delta = len(study.feature), study.privacy.epsilon, study.privacy.delta
-    # Counts in units of 1/256 as well: with Gaussian noise the shares of many holders stay wide enough to add up to a Gaussian.
-    tables, rows = Histogram(k, _GRID * study.max_rows), Histogram(1, _GRID * study.max_rows)
-    # A residual of at most 1/2 enters one cell of each attribute.
-    residual = ClippedVector(_GRID // 2 * k * study.max_rows, 1, _n_cells_in_all(study))
-    if delta > 0:
-        residual = ClippedVector(math.isqrt(k * (_GRID // 2 * study.max_rows) ** 2 - 1) + 1, 2, _n_cells_in_all(study))
-        nu = math.sqrt(k / (2 * epsilon_to_rho(epsilon, delta))) / study.participation.size
-        n_rounds = 6 if nu <= 0.0005 else 3 if nu <= 0.002 else 1 if nu <= 0.005 else 0
-    else:
-        nu = math.sqrt(2) * k / (epsilon * study.participation.size)
-        n_rounds = 1 if nu <= 0.004 else 0
-    parts = (Fraction(8, 9), Fraction(1, 9), Fraction(0), Fraction(0)) if n_rounds == 0 else _parts(40, 5, 45, 10)
-    parts = _parts(20, 5, 65, 10) if n_rounds >= 3 else parts
-    releases = [
-        Release("sums of the tables of all attributes and the label", _sum(study, parts[0], tables)),
-        Release("sums of a table of scores", _sum(study, parts[1], rows)),
-    ]
-    if n_rounds:
-        releases += [
-            Release("sums of residuals", _sum(study, parts[2] / n_rounds, residual), n_rounds),
-            Release("sums of a second table of scores", _sum(study, parts[3], rows)),
-        ]
+    releases = [Release(_QUESTIONS[_kind(question)], script.prices[question], count) for question, count in script.dearest]
+    free = free_of(study)
+    if study.queries is not None and free is not None:
+        most_counted_cells(study, study.queries)
+        releases.append(Release("the answer to a free count", free_price(script.params, free), free.n_queries))
     return releases
 
 
-def _parts(*hundredths: int) -> tuple[Fraction, ...]:
-    return tuple(Fraction(part, 100) for part in hundredths)
+def forecast_sdq(script: Script) -> list[Forecast]:
+    """Noise on a count of the last table, in records, at the declared number of rows and where every database answers."""
+    params, (last, _) = script.params, script.dearest[-1]
+    # Of all that the paper asks last, the classes of a leaf are one table.
+    n_tables = len(params.arities) if _kind(last) == "tables" else 1
+    # A tree that splits at all, or the table of an attribute, has at least so many counts; half of their mean is what tells classes apart.
+    fewest = min(params.arities) * params.n_classes
+    what = "noise on a count of the last table, in records (standard deviation)"
+    return [Forecast(what, deviation_of(params, script.prices[last].epsilon, n_tables), useless_from=params.size / fewest / 2)]
 
 
-def _sum(study: Study, part: Fraction, query: Query) -> Event:
-    """A secure sum that costs a part of the budget: of epsilon, or of rho where there is a delta."""
-    epsilon, delta = study.privacy.epsilon, study.privacy.delta
-    if delta == 0:
-        return _reads_all(study, DiscreteLaplace(share(epsilon, part), query, scope_of(study)).event())
-    # A hair less than the part leaves room for the rounding of the two conversions.
-    rho = epsilon_to_rho(epsilon, delta) * float(part) * (1 - 1e-9)
-    noise = DiscreteGaussian(rho_to_epsilon(rho, delta), delta, query, scope_of(study))
-    n_honest = _pfds(study).n_holders - _pfds(study).max_colluders
-    if noise.sigma_squared < _NARROWEST_SHARE**2 * n_honest:
-        raise unpriceable(
-            f"The noise of {n_honest} honest holders would be in shares of {math.sqrt(noise.sigma_squared / n_honest):.2f}.",
-            why=f"Discrete Gaussians below {_NARROWEST_SHARE} do not add up to one, and the sum would be less private than it says.",
-            fix="Use a smaller epsilon, or delta = 0.",
-        )
-    return _reads_all(study, noise.event())
-
-
-def forecast_pfds(study: Study) -> list[Forecast]:
-    """Noise of one cell of a pooled table, as a share of all rows, at the declared size."""
-    if study.variant == "paper":
-        return []
-    k, n, m = len(study.feature), study.participation.size, _pfds(study).n_holders
-    if study.trust == "local":
-        q = _tables_per_holder(study)
-        noise = math.sqrt(m * q / k * _laplace(study, share(study.privacy.epsilon, Fraction(1, q))).variance()) / (n * q / k)
-    else:
-        table = _pfds_sums(study)[0].event
-        size = table.parameters["scale"] if study.privacy.delta == 0 else table.parameters["sigma"]
-        noise = float(size) / _GRID * (math.sqrt(2) if study.privacy.delta == 0 else 1.0) / n
-    # No table has fewer than four cells, two of the attribute by two of the label.
-    return [Forecast("noise on one cell of a pooled table, as a share of its rows (standard deviation)", noise, useless_from=0.25)]
-
-
-def _free_counts(study: Study) -> list[Release]:
-    if study.queries is None:
-        return []
-    most_counted_cells(study, study.queries)
-    event = _laplace(study, study.queries.epsilon_release).event().reading(*study.queries.features)
-    return [Release("the answer to a free count", event, study.queries.n_queries)]
-
-
-def _counts(study: Study, part: Fraction) -> Event:
-    return _reads_all(study, _laplace(study, share(study.privacy.epsilon, part)).event())
-
-
-def _laplace(study: Study, epsilon_release: float) -> DiscreteLaplace:
-    return DiscreteLaplace(epsilon_release, Histogram(1, study.max_rows), scope_of(study))
-
-
-def _reads_all(study: Study, event: Event) -> Event:
-    return event.reading(*study.schema().names, study.label.name)
-
-
-def _n_cells_in_all(study: Study) -> int:
-    return sum(n_cells(feature, _CELLS_OF_A_NUMBER) for feature in study.schema().features)
-
-
-def _selected_may_collude(settings: SDQ) -> Exception:
-    n, c = settings.n_databases, settings.max_colluders
-    exposed = 1 - (n - c) * (n - c - 1) / (n * (n - 1))
-    return unpriceable(
-        f"Noise from two selected databases has no price while {c} of {n} databases may collude.",
-        why=f"With chance {math.ceil(1000 * exposed) / 10} % a colluder is one of the two, and what it knows takes the noise away.",
-        fix='noise = "all-contribute", or max_colluders = 0',
-    )
-
-
-def _sdq(study: Study) -> SDQ:
-    if study.sdq is None:
-        raise unpriceable("There is no table [sdq] to price.")
-    return study.sdq
-
-
-def _pfds(study: Study) -> PFDS:
-    if study.pfds is None:
-        raise unpriceable("There is no table [pfds] to price.")
-    return study.pfds
+def _kind(question: str) -> str:
+    return question.partition("/")[0]

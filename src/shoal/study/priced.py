@@ -30,17 +30,11 @@ class Forecast:
 
 
 def scope_of(study: Study) -> Scope:
-    """What the epsilon of databases or organisations speaks about: unit, neighbouring relation, adversary."""
+    """What the epsilon of organisations speaks about: unit, neighbouring relation, adversary."""
     return Scope(study.unit, Relation.ADD_REMOVE, _adversary(study))
 
 
 def _adversary(study: Study) -> str:
-    if study.sdq is not None:
-        if study.trust == "local":
-            return "the miner and all other databases"
-        if study.sdq.noise == "two-selected":
-            return "the miner, if no database tells it anything"
-        return f"the miner and up to {study.sdq.max_colluders} colluding databases"
     if study.pfds is not None and study.trust == "secure-sum":
         return f"all who read the release and up to {study.pfds.max_colluders} colluding holders"
     return "all who read the release"

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from shoal.domain import Text
 from shoal.errors import SpecError
 from shoal.ngrams import MAX_NGRAM
-from shoal.study.conditions import Path, Problem, conditions
+from shoal.protocols.sdq.params import default_choice
+from shoal.study.conditions import conditions
+from shoal.study.problems import Path, Problem
 
 if TYPE_CHECKING:
     from shoal.study.spec import FeatureSpec, LabelSpec, Study
@@ -39,7 +41,7 @@ _KEY_OF = {"SCHEMA-002": "range", "SCHEMA-003": "bins", "SCHEMA-004": "values", 
 
 
 def default_colluders(n: int) -> int:
-    """A third of the parties, rounded up, but never half of them: choosing jointly needs an honest majority."""
+    """A third of the parties, rounded up, but never half of them: choosing or selecting jointly needs an honest majority."""
     return min(-(-n // 3), (n - 1) // 2)
 
 
@@ -55,13 +57,28 @@ def fill(document: dict[str, Any]) -> dict[str, Any]:
         paper = variant == "paper"
         more["ddml"] = {"merge": "discard" if paper else "blend", "averaging": not paper, "centred": not paper, "link": _link(document)}
         document = {**document, "ddml": {} if document.get("ddml") is None else document["ddml"], **_texts(document)}
-    if trust == "secure-sum" and protocol in ("sdq", "pfds"):
-        table = document.get(protocol)
-        n = table.get("n_databases" if protocol == "sdq" else "n_holders") if isinstance(table, dict) else None
-        if type(n) is int and n > 0:
-            more[protocol] = {"max_colluders": default_colluders(n)}
-    filled = {key: {**defaults, **document[key]} for key, defaults in more.items() if isinstance(document.get(key), dict)}
+    table = document.get(protocol)
+    if protocol in ("sdq", "pfds") and isinstance(table, dict):
+        n = table.get("n_databases" if protocol == "sdq" else "n_holders")
+        n = n if type(n) is int and n > 0 else None
+        more[protocol] = {"max_colluders": default_colluders(n)} if trust == "secure-sum" and n else {}
+        more[protocol] |= _splits(table, variant, n, **more[protocol]) if protocol == "sdq" else {}
+    filled = {key: _filled(document[key], defaults) for key, defaults in more.items() if isinstance(document.get(key), dict)}
     return {"trust": trust, **document, **filled}
+
+
+def _filled(table: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    return table | {key: value for key, value in defaults.items() if table.get(key) is None}
+
+
+def _splits(table: dict[str, Any], variant: str, n: int | None, max_colluders: int = 0) -> dict[str, Any]:
+    """How deep a tree is and how plus chooses its attributes; naive Bayes has none."""
+    if table.get("learner") == "naive-bayes":
+        return {}
+    if variant == "paper":
+        return {"depth": 4}
+    c = table.get("max_colluders", max_colluders)
+    return {"depth": 8} | ({"choice": default_choice(n, c)} if n and type(c) is int else {})
 
 
 def _texts(document: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ Size = Annotated[float, Field(ge=1e-9, le=1e6)]
 Small = Annotated[int, Field(ge=1, le=10_000)]
 
 MAX_INSTANCES = 1_000
+MAX_DATABASES = 1_000
 
 
 class AnonML(Table):
@@ -106,15 +107,29 @@ class SDQ(Table):
     Ref: SDQ §IV for N and d, Algorithm 2 for the two selected databases.
     """
 
-    n_databases: Annotated[int, Field(ge=2, le=10_000)] = Field(description="N: databases on the roster.")
-    depth: Annotated[int, Field(ge=1, le=16)] = Field(default=4, description="d: deepest level of the tree.")
+    n_databases: Annotated[int, Field(ge=2, le=MAX_DATABASES)] = Field(
+        description="N: databases on the roster; at least 3 with trust secure-sum."
+    )
+    learner: Literal["tree", "naive-bayes"] = Field(
+        default="tree", description="What is learned: a decision tree, or naive Bayes from one sum (variant plus)."
+    )
+    depth: Annotated[int, Field(ge=1, le=16)] | None = Field(
+        default=None,
+        description="d: most attributes on a path of the tree; by default 4 for paper and 8 for plus, which takes fewer where they would "
+        "make too many cells.",
+    )
+    choice: Literal["mpc", "sums"] | None = Field(
+        default=None,
+        description="How a tree's attributes are chosen: by a joint computation of a committee, or from sums alone. By default mpc where "
+        "colluders are sure to be a minority of a committee (variant plus).",
+    )
     noise: Literal["all-contribute", "two-selected"] = Field(
         default="all-contribute",
         description="Who adds noise: a share from every database, or two selected ones as in the paper (variant paper).",
     )
-    max_colluders: Annotated[int, Field(ge=0, le=9_999)] = Field(
+    max_colluders: Annotated[int, Field(ge=0, le=MAX_DATABASES - 1)] = Field(
         default=0,
-        description="C: databases that may side with the miner; by default a third, rounded up.",
+        description="C: databases that may side with the miner; secure-sum only, by default a third, rounded up.",
         json_schema_extra={"default": None},
     )
 

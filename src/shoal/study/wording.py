@@ -15,8 +15,10 @@ from shoal.protocols.anonml.plus import PlusScript
 from shoal.protocols.anonml.script import Script
 from shoal.protocols.ddml.messages import ID_BYTES, Draw, Update
 from shoal.protocols.ddml.params import Params
+from shoal.protocols.sdq.script import Script as SumScript
 from shoal.study.price_people import free_answers
 from shoal.study.spec import Study
+from shoal.study.wording_sdq import leaves_sdq, not_covered_sdq, seen_by_sdq
 
 _DIGEST_BYTES = 32
 _LAST_EPOCH = 2**32
@@ -36,8 +38,10 @@ _DOINGS = {
 }
 
 
-def leaves(study: Study, script: Script | None, params: Params | None) -> str:
+def leaves(study: Study, script: Script | None, params: Params | None, sums: SumScript | None) -> str:
     """What leaves, and that nothing else does."""
+    if sums is not None:
+        return leaves_sdq(study, sums)
     if script is not None:
         free = f"; and up to {counted(study.queries.n_queries, 'randomised answer')} to free questions" if study.queries else ""
         return f"{_packets(script)}{free}; nothing else about you"
@@ -47,8 +51,6 @@ def leaves(study: Study, script: Script | None, params: Params | None) -> str:
         return f"a model of {counted(params.n_weights, 'weight')}, changed by your rows and blurred by noise, {times}; no row"
     if study.trust == "secure-sum":
         return "counts of your rows under a mask; only their sum over all databases can be read, with noise in it; no row"
-    if study.protocol == "sdq":
-        return "counts of your rows, each blurred by noise; no row"
     if study.variant == "paper":
         return "a tree with noisy counts, and made-up rows drawn from it; no row of yours"
     return "tables of counts of your rows, each count blurred by noise; no row"
@@ -103,8 +105,10 @@ def _update_bytes(p: int) -> int:
     return len(encode(Draw(study=study, id=one))) + len(encode(update))
 
 
-def seen_by(study: Study) -> str:
+def seen_by(study: Study, sums: SumScript | None) -> str:
     """Who sees what leaves."""
+    if sums is not None:
+        return seen_by_sdq(sums)
     if study.protocol == "anonml":
         if study.trust == "shuffled":
             return "the coordinator, in one batch with everyone else's and without your name; and everyone it shows it to"
@@ -116,7 +120,7 @@ def seen_by(study: Study) -> str:
     return "all participants, and everyone they show it to"
 
 
-def not_covered(study: Study) -> tuple[str, ...]:
+def not_covered(study: Study, sums: SumScript | None) -> tuple[str, ...]:
     """What the guarantee does not speak about."""
     items = ["what the model says about people like you, whether or not you take part", "studies that your ledger does not know of"]
     if study.protocol in ("anonml", "ddml"):
@@ -127,6 +131,8 @@ def not_covered(study: Study) -> tuple[str, ...]:
     if study.protocol in ("sdq", "pfds"):
         items.insert(0, "that your organisation takes part, and what its records have in common")
         items.insert(1, "rows of the same person at other participants, each of which spends for itself")
+    if sums is not None:
+        items[:0] = not_covered_sdq(study, sums.params)
     if study.privacy.unit == "record":
         items.insert(0, "several rows of one person together: each is protected by itself")
     return tuple(items)

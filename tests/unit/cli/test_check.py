@@ -109,7 +109,42 @@ def test_counts_the_rows_that_fit(tmp_path: Path, capsys: pytest.CaptureFixture[
     data = tmp_path / "rows.csv"
     data.write_text("patient,age,ward,nights,lives_alone,readmitted\n" + "p,30,surgery,2,no,yes\n" * 5)
     check(write(tmp_path, "sdq"), data=str(data))
-    assert "rows.csv: 2 rows fit the study; left out by the limit per person: 3 more" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "rows.csv: 2 rows fit the study; left out by the limit per person: 3 more" in printed
+    assert f"next      shoal simulate {tmp_path}/study.toml --data {data}" in printed
+
+
+def test_the_chance_that_selected_databases_collude_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edits = ('variant = "plus"', 'variant = "paper"'), ("all-contribute", "two-selected")
+    check(write(tmp_path, "sdq", *edits))
+    printed, label = capsys.readouterr().out.split("┌ PRIVACY LABEL")
+    label = " ".join(label.replace("│", " ").split())
+    for text in (printed, label):
+        assert "with chance 6.67 % both selected ones do" in text and "with chance 46.7 % one of them does" in text
+        assert "At least once both do with chance 29.2 %, and one or both with chance 97.8 %" in text
+    assert "against the miner, if no database tells it anything" in printed and "up to 3 colluding databases" not in label
+    check(write(tmp_path, "sdq", *edits), json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert any("6.67 %" in item for item in told["label"]["not_covered"]) and len(told["label"]["rests_on"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "fix"),
+    [
+        ("minimum = 10", "minimum = 6", "SPEC-021", "minimum = 7, or max_colluders = 1"),
+        ("depth = 4", 'choice = "mpc"\ndepth = 4\n#', "SPEC-021", 'choice = "sums", or max_colluders = 4'),
+        ('learner = "tree"', 'learner = "naive-bayes"', "SPEC-022", 'Remove depth, or learner = "tree"'),
+        ("n_databases = 10", "n_databases = 2", "SPEC-021", "n_databases = 3"),
+        ('"all-contribute"', '"two-selected"', "SPEC-022", 'noise = "all-contribute"'),
+    ],
+)
+def test_a_bad_study_of_databases_gets_a_sentence(
+    old: str, new: str, code: str, fix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = [("max_colluders = 3", "max_colluders = 5")] if "mpc" in new else []
+    assert run(["check", str(write(tmp_path, "sdq", (old, new), *more))]) == 3
+    error = capsys.readouterr().err
+    assert code in error and fix in " ".join(error.split())
 
 
 @pytest.mark.parametrize(

@@ -347,55 +347,6 @@ class TestDDML:
         assert ddml_params(study("ddml", privacy={"epsilon": 1.2, "unit": "weight"}, variant="paper")).variant == "paper"
 
 
-class TestSDQ:
-    def test_paper_accounting_is_b_over_twice_the_levels(self) -> None:
-        plan = make_plan(study("sdq", variant="paper", sdq={"n_databases": 10, "depth": 3}, privacy={"epsilon": 0.8}))
-        assert priced(plan) == [
-            ("discrete-laplace", 4, 0.1),
-            ("discrete-laplace", 18, math.floor(0.1e12 / 6) / 1e12),
-            ("discrete-laplace", 1, 0.1),
-        ]
-        assert plan.loss.epsilon == pytest.approx(0.8) and plan.loss.epsilon <= 0.8
-        assert plan.loss.scope.adversary == "the miner and up to 4 colluding databases"
-
-    def test_plus_spends_35_percent_on_splits_and_the_rest_on_one_table(self) -> None:
-        plan = make_plan(study("sdq", privacy={"epsilon": 1.0}))
-        (choice, n_splits, each), (table, one, rest) = priced(plan)
-        assert (choice, table, one, rest) == ("noisy-max", "discrete-laplace", 1, 0.65)
-        assert n_splits * each == pytest.approx(0.35) and 1 <= n_splits <= 3
-
-    def test_the_number_of_splits_is_a_public_rule(self) -> None:
-        def n_splits(**changes: Any) -> int:
-            return make_plan(study("sdq", **changes)).releases[0].count
-
-        assert n_splits(participation={"minimum": 10, "size": 10**9}) == 3
-        assert n_splits(participation={"minimum": 10, "size": 10**9}, sdq={"n_databases": 10, "depth": 2}) == 2
-        assert n_splits(participation={"minimum": 10, "size": 10}) == 1
-        assert n_splits(privacy={"epsilon": 0.001}) == 1
-
-    def test_more_colluders_mean_more_noise(self) -> None:
-        few, many = (make_plan(study("sdq", sdq={"n_databases": 10, "max_colluders": c})).forecasts[0].value for c in (0, 4))
-        assert many == pytest.approx(few * math.sqrt(10 / 6))
-
-    def test_a_person_with_several_rows_needs_more_noise_for_the_same_price(self) -> None:
-        one, two = (make_plan(study("sdq", data={"person": "p", "max_rows_per_person": rows})).releases[1].event for rows in (1, 2))
-        assert one.epsilon == two.epsilon and two.parameters["scale"] == pytest.approx(2 * float(one.parameters["scale"]))
-        assert two.scope.unit is Unit.PERSON and two.scope.relation is Relation.ADD_REMOVE
-
-    def test_noise_of_two_selected_databases_has_a_price_only_without_colluders(self) -> None:
-        with pytest.raises(SpecError) as error:
-            make_plan(study("sdq", variant="paper", sdq={"n_databases": 10, "noise": "two-selected", "max_colluders": 2}))
-        assert error.value.code == "PLAN-001" and "37.8 %" in str(error.value)
-        plan = make_plan(study("sdq", variant="paper", sdq={"n_databases": 10, "noise": "two-selected", "max_colluders": 0}))
-        assert plan.loss.scope.adversary == "the miner, if no database tells it anything"
-        assert any("two databases" in note for note in plan.notes)
-
-    def test_sulq_is_the_local_baseline_and_free_counts_are_added(self) -> None:
-        plan = make_plan(study("sdq", variant="paper", trust="local", queries=QUERIES))
-        assert plan.loss.scope.adversary == "the miner and all other databases"
-        assert plan.loss.epsilon == pytest.approx(2.2) and plan.releases[-1].count == 4
-
-
 class TestPFDS:
     def test_paper_gives_half_to_the_tree_and_half_to_the_counts(self) -> None:
         settings = {"n_holders": 10, "max_depth": 6, "n_candidates": 10, "n_levels": 4}
@@ -415,6 +366,11 @@ class TestPFDS:
         assert len(plan.releases) == mechanisms
         assert plan.loss.epsilon == pytest.approx(1.2) and plan.loss.epsilon <= 1.2 and plan.loss.delta == 0
         assert plan.loss.scope.adversary == "all who read the release and up to 4 colluding holders"
+
+    def test_what_is_summed_leaves_under_a_mask(self) -> None:
+        label = make_plan(study("pfds", trust="secure-sum")).statement()
+        assert label.leaves.startswith("counts of your rows under a mask; only their sum") and label.rests_on == ()
+        assert label.seen_by.startswith("the coordinator sees masks, and with all participants the sums")
 
     @pytest.mark.parametrize(("size", "n_rounds"), [(10**6, 6), (10_000, 3), (3_000, 1), (100, 0)])
     def test_gaussian_sums_keep_to_epsilon_and_delta(self, size: int, n_rounds: int) -> None:

@@ -55,7 +55,10 @@ PFDS_PAPER = {**PAPER, "pfds": {"max_depth": 3, "n_candidates": 5, "n_levels": 3
     ("protocol", "changes", "expected"),
     [
         ("sdq", {}, [1, 1]),
-        ("sdq", PAPER, [1, 1, 1]),
+        ("sdq", {"sdq": {"choice": "sums"}}, [N_FEATURES, 1]),
+        ("sdq", {"sdq": {"depth": None, "learner": "naive-bayes"}}, [N_FEATURES]),
+        # Of every attribute the values, and the values and classes.
+        ("sdq", PAPER, [1, 2 * N_FEATURES]),
         ("pfds", {}, [1]),
         ("pfds", PFDS_PAPER, [1, 1, 1]),
         ("pfds", {"trust": "secure-sum"}, [256 * N_FEATURES, 256, 128 * N_FEATURES, 256]),

@@ -110,8 +110,6 @@ def test_defaults_of_the_protocol_tables() -> None:
     assert number is not None and number.link == "identity"
     classes = Study(**document("ddml", label={"values": ["a", "b", "c"]})).ddml
     assert classes is not None and classes.link == "multinomial"
-    sdq = Study(**document("sdq")).sdq
-    assert sdq is not None and sdq.max_colluders == 34 and sdq.noise == "all-contribute"
     local, summed = Study(**document("pfds")).pfds, Study(**document("pfds", trust="secure-sum")).pfds
     assert local is not None and summed is not None and (local.max_colluders, summed.max_colluders) == (0, 34)
 
@@ -238,15 +236,12 @@ QUERY = {"n_queries": 1, "epsilon_release": 1}
         ("anonml", {"feature": [NOTE]}, "SPEC-022", ("feature", 0, "buckets")),
         ("sdq", {"feature": [NOTE]}, "SPEC-022", ("feature", 0, "buckets")),
         ("pfds", {"feature": [FEATURE, NOTE]}, "SPEC-022", ("feature", 1, "buckets")),
-        ("sdq", {"sdq": {"noise": "two-selected"}}, "SPEC-022", ("sdq", "noise")),
-        ("sdq", {"sdq": {"max_colluders": 50}}, "SPEC-021", ("sdq", "max_colluders")),
-        ("sdq", {"variant": "paper", "sdq": {"max_colluders": 100}}, "SPEC-021", ("sdq", "max_colluders")),
-        ("sdq", {"variant": "paper", "trust": "local", "sdq": {"max_colluders": 1}}, "SPEC-022", ("sdq", "max_colluders")),
-        ("sdq", {"sdq": {"n_databases": 99}}, "SPEC-021", ("participation", "minimum")),
         ("pfds", {"pfds": {"n_buckets": 10}}, "SPEC-022", ("pfds", "n_buckets")),
         ("pfds", {"variant": "paper", "label": {"range": [0, 1], "values": None}}, "SPEC-011", ("pfds",)),
         ("pfds", {"variant": "paper", "pfds": {"n_levels": 9}}, "SPEC-021", ("pfds", "n_levels")),
         ("pfds", {"pfds": {"max_colluders": 1}}, "SPEC-022", ("pfds", "max_colluders")),
+        ("pfds", {"pfds": {"n_holders": 99}}, "SPEC-021", ("participation", "minimum")),
+        ("pfds", {"trust": "secure-sum", "pfds": {"max_colluders": 100}}, "SPEC-021", ("pfds", "max_colluders")),
         (
             "anonml",
             {"trust": "shuffled", "queries": {"features": ["age"], "n_queries": 1, "epsilon_release": 1}},
