@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from shoal.errors import ShoalError
     from shoal.estimators.anonml import AnonMLClassifier
     from shoal.estimators.ddml import DDMLClassifier, DDMLRegressor
+    from shoal.estimators.inputs import HoldersDealtWarning
+    from shoal.estimators.sdq import SDQNaiveBayesClassifier, SDQTreeClassifier
 
 __version__ = "0.1.0"
 
@@ -18,7 +20,10 @@ __all__ = [
     "Categorical",
     "DDMLClassifier",
     "DDMLRegressor",
+    "HoldersDealtWarning",
     "Numeric",
+    "SDQNaiveBayesClassifier",
+    "SDQTreeClassifier",
     "Schema",
     "SchemaInferredWarning",
     "ShoalError",
@@ -31,7 +36,10 @@ _HOME = {
     "Categorical": "shoal.domain",
     "DDMLClassifier": "shoal.estimators.ddml",
     "DDMLRegressor": "shoal.estimators.ddml",
+    "HoldersDealtWarning": "shoal.estimators.inputs",
     "Numeric": "shoal.domain",
+    "SDQNaiveBayesClassifier": "shoal.estimators.sdq",
+    "SDQTreeClassifier": "shoal.estimators.sdq",
     "Schema": "shoal.domain",
     "SchemaInferredWarning": "shoal.domain",
     "ShoalError": "shoal.errors",

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from shoal import AnonMLClassifier, DDMLClassifier, DDMLRegressor
+from shoal import AnonMLClassifier, DDMLClassifier, DDMLRegressor, SDQNaiveBayesClassifier, SDQTreeClassifier
 
 ESTIMATORS = [
     AnonMLClassifier(),
@@ -27,10 +27,16 @@ ESTIMATORS = [
     DDMLRegressor(),
     DDMLRegressor(link="log", delta=1e-6, n_instances=5),
     DDMLRegressor(variant="paper", unit="weight", decay="sqrt"),
+    SDQTreeClassifier(),
+    SDQTreeClassifier(choice="sums", depth=2, max_colluders=0),
+    SDQTreeClassifier(variant="paper", noise="two-selected"),
+    SDQTreeClassifier(variant="paper", trust="local", depth=1),
+    SDQTreeClassifier(epsilon=float("inf")),
+    SDQNaiveBayesClassifier(),
 ]
 
 
-@pytest.mark.filterwarnings("ignore::shoal.domain.SchemaInferredWarning")
+@pytest.mark.filterwarnings("ignore::shoal.domain.SchemaInferredWarning", "ignore::shoal.estimators.inputs.HoldersDealtWarning")
 @parametrize_with_checks(ESTIMATORS)
 def test_scikit_learn(estimator: BaseEstimator, check: Any) -> None:
     check(estimator)

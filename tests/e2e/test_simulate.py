@@ -32,6 +32,11 @@ def device_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("devices"), "ddml")
 
 
+@pytest.fixture(scope="module")
+def database_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("databases"), "sdq")
+
+
 def written(home: Path, protocol: str) -> Path:
     text = study_text(protocol)
     (home / "study.toml").write_text(text)
@@ -93,6 +98,14 @@ def test_so_they_do_for_devices(device_study: Path, cluster: str) -> None:
     alone = simulated(device_study, *options)
     assert simulated(device_study, *options, "--jobs", "2")["points"] == alone["points"]
     assert simulated(device_study, *options, "--engine", f"dask:{cluster}")["points"] == alone["points"]
+
+
+def test_so_they_do_for_databases(database_study: Path, cluster: str) -> None:
+    options = ("--sweep", "epsilon=0.1,1", "--repeats", "2")
+    alone = simulated(database_study, *options)
+    assert "tree" in alone["points"][0]
+    assert simulated(database_study, *options, "--jobs", "2")["points"] == alone["points"]
+    assert simulated(database_study, *options, "--engine", f"dask:{cluster}")["points"] == alone["points"]
 
 
 def children(pid: int) -> list[str]:

@@ -18,6 +18,7 @@ from shoal.study.anonml import params_of
 from shoal.study.ddml import params_of as ddml_params
 from shoal.study.load import load, parse
 from shoal.study.plan import make_plan
+from shoal.study.sdq import params_of as sdq_params
 from shoal.study.templates import example_csv
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -100,7 +101,20 @@ def test_adult_is_asked_for_the_same_with_both_protocols() -> None:
     assert ddml_params(load(EXAMPLES / "adult-ddml.toml")).n_weights == 23
 
 
-@pytest.mark.parametrize("name", ["adult-ddml", "phishing-ddml", "ddml-known", "ranking"])
+def test_some_are_of_databases_that_sum() -> None:
+    plus, paper, adult = (sdq_params(load(EXAMPLES / f"{name}.toml")) for name in ("nursery-sdq", "nursery-sdq-paper", "adult-sdq"))
+    assert plus.schema == paper.schema == load(EXAMPLES / "nursery.toml").schema()
+    assert (plus.n_databases, plus.max_colluders, plus.n_honest, plus.choice) == (10, 3, 7, "mpc")
+    assert (paper.variant, paper.noise, paper.depth, paper.minimum) == ("paper", "two-selected", 4, 10)
+    assert len(adult.arities) == 11 and (adult.minimum, adult.n_honest) == (9, 6)
+
+
+def test_two_selected_databases_say_on_the_label_what_they_give_away() -> None:
+    label = " ".join(str(make_plan(load(EXAMPLES / "nursery-sdq-paper.toml")).statement()).replace("│", " ").split())
+    assert "if no database tells it anything" in label and "chance 6.67 % both" in label
+
+
+@pytest.mark.parametrize("name", ["adult-ddml", "phishing-ddml", "ddml-known", "ranking", "nursery-sdq", "nursery-sdq-paper", "adult-sdq"])
 def test_made_up_rows_fit(name: str, tmp_path: Path) -> None:
     study = load(EXAMPLES / f"{name}.toml")
     (tmp_path / "rows.csv").write_text(example_csv(study, 50, SeededEntropy(name)))

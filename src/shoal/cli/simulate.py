@@ -1,8 +1,7 @@
-"""``shoal simulate``: what a study would learn from a table whose rows are people, beside guessing and beside no privacy at all."""
+"""``shoal simulate``: what a study would learn from a table, beside guessing and beside no privacy at all."""
 
 from __future__ import annotations
 
-import json as json_format
 import os
 import platform
 import shlex
@@ -17,15 +16,16 @@ from shoal import __version__
 from shoal.cli.check import read_table
 from shoal.cli.new import write_directory
 from shoal.cli.output import emit
+from shoal.cli.simulate_files import files_of, record_of
 from shoal.cli.simulate_view import describe
 from shoal.clock import SystemClock
 from shoal.errors import ShoalError, UsageError
 from shoal.names import shell_word, shown
 from shoal.protocols.ddml.population import Traffic
 from shoal.sim.engines import check_engine, run_all
-from shoal.sim.protocols import facts, params_for, yardsticks
-from shoal.sim.runs import Outcome, Params, Task, split_rows
-from shoal.sim.sweep import Point, grid, parse_sweeps, summary
+from shoal.sim.protocols import params_for, yardsticks
+from shoal.sim.runs import Task, split_rows
+from shoal.sim.sweep import grid, parse_sweeps
 from shoal.study.load import load
 from shoal.study.manifest import Manifest
 from shoal.study.plan import make_plan
@@ -55,11 +55,13 @@ def simulate(
     in_flight: int = 0,
     order: Literal["shuffled", "given"] = "shuffled",
     device: str | None = None,
+    holder: str | None = None,
     json: bool = False,
 ) -> None:
-    """Simulate a study of anonml or ddml on a table, and score what is learned on a quarter of the rows set aside.
+    """Simulate a study of anonml, ddml or sdq on a table, and score what is learned on a quarter of the rows set aside.
 
-    A row is a person of anonml; batch_size rows that follow each other are a device of ddml, unless --device says whose they are.
+    A row is a person of anonml; batch_size rows that follow each other are a device of ddml, unless --device says whose they are. Rows
+    are dealt to the databases of sdq at random, unless --holder says who holds them.
     Nothing is protected by a simulation: it reads the rows themselves, here, and so do the scores and yardsticks that it prints.
 
     Parameters
@@ -72,7 +74,7 @@ def simulate(
         All randomness follows from it: which rows are set aside, who is asked what, and the noise.
     sweep
         Values to vary, such as epsilon=0.5,1,2: epsilon and size; n_partitions, n_subsets and subset_size of anonml; n_updates,
-        n_instances, learning_rate, clip and batch_size of ddml. Several make a grid.
+        n_instances, learning_rate, clip and batch_size of ddml; n_databases, max_colluders and depth of sdq. Several make a grid.
     repeats
         Runs of each point, for the standard error.
     jobs
@@ -81,29 +83,36 @@ def simulate(
         local, or dask:ADDRESS of a cluster on this machine or behind tls://, inside your own trust domain: the rows travel to it.
     out
         A new directory for run.json, which is what --json prints, and model.json: simulated, true, and model, that of the first run.
+        A tree is there as tree.txt and tree.svg too.
     dropout
-        Share of the people, or devices, who do not answer.
+        Share of the people, or devices, who do not answer. Of the databases of sdq so many vanish, rounded up.
     without_perturbation
-        Without any noise, to see what it costs: ddml, and anonml's variant paper.
+        Without any noise, to see what it costs: ddml, sdq, and anonml's variant paper.
     in_flight
         ddml: other updates that are under way while a device improves its own, so that it comes back to a model that has moved on.
     order
         ddml: in which order devices come, at random or as in the table.
     device
         ddml: a column that names the device of a row. It is read here alone.
+    holder
+        sdq: a column that names the database of a row, which has as many names as the study has databases. It is read here alone.
     json
         Print one JSON object.
     """
     spec, sweeps = load(study), parse_sweeps(sweep or [])
     _check(repeats, dropout, without_perturbation and "epsilon" in sweeps)
     _check_devices(spec, in_flight, order, device)
+    if holder is not None and spec.protocol != "sdq":
+        what = f"--holder is about the databases of sdq; this study is of {spec.protocol}."
+        raise UsageError("USAGE-001", what, fix="Leave it out.")
     check_engine(jobs, engine)
     if out is not None:
         _try_out(out)
     points = grid(spec, sweeps)
     params = [params_for(point.study, without_perturbation=without_perturbation) for point in points]
     prices = [_price(point.study, without_perturbation) for point in points]
-    split = split_rows(spec.schema(), read_table(data), seed, device)
+    person = device if spec.data is None else spec.data.person
+    split = split_rows(spec.schema(), read_table(data), seed, device or holder, person)
     held_against = yardsticks(params[0], split)
     clock = SystemClock()
     begun = clock.now()
@@ -119,6 +128,7 @@ def simulate(
     command += ["--in-flight", str(in_flight)] if in_flight else []
     command += ["--order", order] if order != "shuffled" else []
     command += ["--device", device] if device is not None else []
+    command += ["--holder", holder] if holder is not None else []
     result = {
         "simulated": True,
         "remark": REMARK,
@@ -134,16 +144,17 @@ def simulate(
         "in_flight": in_flight,
         "order": order,
         "device": device,
+        "holder": holder,
         "versions": _versions(),
         "rows": {"asked": len(split.labels), "unseen": len(split.unseen_labels), "declared": spec.participation.size},
-        "points": [_record(*each) for each in zip(points, params, prices, runs, strict=True)],
+        "points": [record_of(*each) for each in zip(points, params, prices, runs, strict=True)],
         **{name: asdict(scores) for name, scores in held_against.items()},
         "f1_of": _f1_of(spec),
         "jobs": jobs,
         "engine": engine,
         "seconds": seconds,
     }
-    failure = None if out is None else _write(out, _files(result, points, runs))
+    failure = None if out is None else _write(out, files_of(result, points, params, runs))
     base = f"shoal simulate {shell_word(study)} --data {shell_word(data)}"
     next_command = f"{base} --sweep epsilon=0.5,1,2,4" if not sweeps else f"shoal check {shell_word(study)}"
     text = describe(result) + ("" if out is None or failure else f"\nwrote     {shown(str(out / 'run.json'))}")
@@ -200,31 +211,6 @@ def _f1_of(study: Study) -> str | None:
     """The class whose f1 is given; None for the mean over several, and for a number."""
     values = study.label.values or ()
     return str(values[1]) if len(values) == 2 else None
-
-
-def _record(point: Point, params: Params, price: dict[str, Any], outcomes: list[Outcome]) -> dict[str, Any]:
-    return {
-        "settings": point.settings,
-        "minimum": point.study.participation.minimum,
-        "declared": point.study.participation.size,
-        "people": outcomes[0].people,
-        **facts(params),
-        "answers": outcomes[0].answers,
-        **price,
-        "scores": {measure: asdict(mean) for measure, mean in summary(outcomes).items()},
-        "runs": [asdict(outcome.scores) for outcome in outcomes],
-        "model": _model_name(point),
-    }
-
-
-def _model_name(point: Point) -> str:
-    return f"{point.name}/model.json" if point.settings else "model.json"
-
-
-def _files(result: dict[str, Any], points: list[Point], runs: list[list[Outcome]]) -> dict[str, str]:
-    # Beside the model, not inside: a model's own file is read strictly.
-    models = {_model_name(point): {"simulated": True, "model": outcomes[0].model} for point, outcomes in zip(points, runs, strict=True)}
-    return {name: json_format.dumps(content, indent=1, allow_nan=False) + "\n" for name, content in {"run.json": result, **models}.items()}
 
 
 def _versions() -> dict[str, str]:

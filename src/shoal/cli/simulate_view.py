@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from shoal.cli.simulate_models import model_lines, tree_lines
 from shoal.names import counted, shown
 from shoal.privacy.rounding import show
 from shoal.sim.sweep import plain, settings_name
@@ -22,10 +23,20 @@ _HEADS = {
     "mean_absolute_error": "mean absolute error",
     "r_squared": "R squared",
 }
-_YARDSTICKS = {"most_common": "most common class", "mean_label": "mean of the label", "without_privacy": "without privacy"}
+_YARDSTICKS = {
+    "most_common": "most common class",
+    "mean_label": "mean of the label",
+    "id3": "ID3 without privacy",
+    "naive_bayes": "naive Bayes without privacy",
+    "without_privacy": "without privacy",
+}
 _SHARES = ("accuracy", "auc", "f1", "r_squared")
-_WHO = {"anonml": "people", "ddml": "devices"}
-_CHOSEN = {"anonml": "questions and bins are", "ddml": "learning rate and clip, unless given, are"}
+_WHO = {"anonml": "people", "ddml": "devices", "sdq": "databases"}
+_CHOSEN = {
+    "anonml": "questions and bins are",
+    "ddml": "learning rate and clip, unless given, are",
+    "sdq": "how much is asked, and of how many cells, is",
+}
 
 
 def describe(result: Mapping[str, Any]) -> str:
@@ -36,12 +47,13 @@ def describe(result: Mapping[str, Any]) -> str:
         f"note      {result['remark']}",
         f"rows      {_rows(result)}",
         *(f"WARNING   {warning}" for warning in [*_warnings(result), *_below_guessing(result)]),
-        *([f"model     {_model(points)}", f"traffic   {_traffic(result)}"] if result["protocol"] == "ddml" else []),
+        *model_lines(result),
         f"price     {_price(points)}",
         *([f"answers   {_answers(points[0])}"] if len(points) == 1 else []),
         "",
         *_table(result),
         "",
+        *(tree_lines(points[0]) if len(points) == 1 else []),
         f"measures  {_measures(result)}",
         f"seconds   {result['seconds']:.1f} for {counted(len(points) * result['repeats'], 'run')}"
         + ("; ± is the standard error over runs, on the same rows for testing" if result["repeats"] > 1 else ""),
@@ -54,7 +66,9 @@ def _rows(result: Mapping[str, Any]) -> str:
     people, declared = (_span([point[key] for point in points]) for key in ("people", "declared"))
     first = " in the first run" if result["dropout"] else ""
     who = _WHO[result["protocol"]]
-    return f"{people} {who} took part{first}, {result['rows']['unseen']:,} rows were set aside for testing; declared size {declared}"
+    counted_rows = f" with {_span([point['n_rows'] for point in points])} rows" if "n_rows" in points[0] else ""
+    aside = f"{result['rows']['unseen']:,} rows were set aside for testing"
+    return f"{people} {who}{counted_rows} took part{first}, {aside}; declared size {declared}"
 
 
 def _span(values: Sequence[int]) -> str:
@@ -65,10 +79,14 @@ def _span(values: Sequence[int]) -> str:
 def _warnings(result: Mapping[str, Any]) -> list[str]:
     """What makes a simulation tell little about the study that it stands for."""
     points, found = result["points"], []
-    who, chosen = (by_protocol[result["protocol"]] for by_protocol in (_WHO, _CHOSEN))
-    far = [point for point in points if not point["people"] / _FAR <= point["declared"] <= point["people"] * _FAR]
+    who, chosen = _WHO[result["protocol"]], _CHOSEN[result["protocol"]]
+    size = "people"
+    if result["protocol"] == "sdq":
+        # There a size counts rows, and too few databases learn nothing at all.
+        who, size = "rows", "n_rows"
+    far = [point for point in points if not point[size] / _FAR <= point["declared"] <= point[size] * _FAR]
     if far:
-        people = far[0]["people"]
+        people = far[0][size]
         fewer = f" --sweep n_instances={people}" if far[0].get("n_instances", 0) > people else ""
         found.append(
             f"{_who(far, points, 'declare')} {_span([point['declared'] for point in far])} {who}, and {people:,} took part: "
@@ -114,22 +132,6 @@ def _below_guessing(result: Mapping[str, Any]) -> list[str]:
     return [f"Accuracy is below guessing the most common class, {told}: decide by rank, if the AUC is well above 0.5, or not at all."]
 
 
-def _model(points: Sequence[Mapping[str, Any]]) -> str:
-    """What is learned, and by which steps."""
-    first = points[0]
-    weights = counted(first["weights"], "weight")
-    if len(points) > 1:
-        return f"{weights}; noise as below"
-    noise = "no noise" if first["mechanism"] is None else f"noise by {first['mechanism']}"
-    kept = f"in {counted(first['n_instances'], 'instance')} ({first['merge']})"
-    return f"{weights} {kept}; learning rate {first['learning_rate']:.4g}, clip {first['clip']:.4g}, {noise}"
-
-
-def _traffic(result: Mapping[str, Any]) -> str:
-    order = "in random order" if result["order"] == "shuffled" else "in the order of the table"
-    return f"devices come {order}, with {counted(result['in_flight'], 'other update')} under way"
-
-
 def _measures(result: Mapping[str, Any]) -> str:
     f1_of = result["f1_of"]
     told = "RMSE and the mean absolute error are in the label's own units" if "mean_label" in result else _told_of_classes(f1_of)
@@ -164,7 +166,9 @@ def _is_whole(points: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _answers(point: Mapping[str, Any]) -> str:
-    """How many answers each kind of phase had."""
+    """How many answers each kind of phase had; of sums how many were learned, and in how many rounds."""
+    if "phases" not in point:
+        return f"{counted(sum(point['answers']), 'noisy figure')} learned in {counted(len(point['answers']), 'round')} (first run)"
     parts = []
     for name, group in groupby(zip(point["phases"], point["answers"], strict=True), key=lambda pair: pair[0]):
         counts = [n for _, n in group]

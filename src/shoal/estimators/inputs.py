@@ -40,6 +40,10 @@ class EstimatorError(SpecError, ValueError):
     """Settings or data that an estimator cannot be fitted with. A ValueError too, which is what scikit-learn's tools expect."""
 
 
+class HoldersDealtWarning(UserWarning):
+    """Nobody said who holds which row, and the rows were dealt at random to holders that do not exist."""
+
+
 @contextmanager
 def as_estimator_errors() -> Iterator[None]:
     """Raise what a schema or a table says about data as an `EstimatorError`, in the same words."""

@@ -6,12 +6,15 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.protocols.ddml.params import Params as DDMLParams
-from shoal.sim import anonml, ddml
+from shoal.protocols.sdq.params import Params as SDQParams
+from shoal.sim import anonml, ddml, sdq
 from shoal.sim.runs import Outcome, Params, Split, Task
 from shoal.sim.scores import Yardsticks
 from shoal.study.spec import Study
 
-SIMULATED = ("anonml", "ddml")
+_MODULES: dict[str, Any] = {"anonml": anonml, "ddml": ddml, "sdq": sdq}
+
+SIMULATED = tuple(_MODULES)
 
 
 def params_for(study: Study, *, without_perturbation: bool = False) -> Params:
@@ -25,24 +28,30 @@ def params_for(study: Study, *, without_perturbation: bool = False) -> Params:
     if study.protocol not in SIMULATED:
         raise UsageError(
             "SIM-002",
-            f"This version simulates {' and '.join(SIMULATED)} studies only; this one is of {study.protocol}.",
+            f"This version simulates {', '.join(SIMULATED[:-1])} and {SIMULATED[-1]} studies only; this one is of {study.protocol}.",
             fix="shoal check prices studies of every protocol.",
         )
-    if study.protocol == "ddml":
-        return ddml.params_for(study, without_perturbation=without_perturbation)
-    return anonml.params_for(study, without_perturbation=without_perturbation)
+    params: Params = _MODULES[study.protocol].params_for(study, without_perturbation=without_perturbation)
+    return params
 
 
 def facts(params: Params) -> dict[str, Any]:
     """What the parameters of a protocol say about a run, as plain data."""
-    return ddml.facts(params) if isinstance(params, DDMLParams) else anonml.facts(params)
+    told: dict[str, Any] = _module(params).facts(params)
+    return told
 
 
 def yardsticks(params: Params, split: Split) -> Yardsticks:
-    """What a model is held against: a trivial predictor, and one that learns from the rows themselves."""
-    return ddml.yardsticks(params, split) if isinstance(params, DDMLParams) else anonml.yardsticks(params, split)
+    """What a model is held against: a trivial predictor, and some that learn from the rows themselves."""
+    found: Yardsticks = _module(params).yardsticks(params, split)
+    return found
 
 
 def run(task: Task, split: Split) -> Outcome:
     """Simulate one run."""
-    return ddml.run(task, split) if isinstance(task.params, DDMLParams) else anonml.run(task, split)
+    outcome: Outcome = _module(task.params).run(task, split)
+    return outcome
+
+
+def _module(params: Params) -> Any:
+    return ddml if isinstance(params, DDMLParams) else sdq if isinstance(params, SDQParams) else anonml

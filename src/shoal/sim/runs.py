@@ -12,13 +12,14 @@ from shoal.cells import as_column, to_texts, where
 from shoal.domain import Columns, Schema, missing_column
 from shoal.entropy import Entropy, SeededEntropy
 from shoal.errors import SpecError, UsageError
-from shoal.names import counted
+from shoal.names import counted, shown
 from shoal.protocols.anonml.params import Params as AnonMLParams
 from shoal.protocols.ddml.params import Params as DDMLParams
 from shoal.protocols.ddml.population import Traffic
+from shoal.protocols.sdq.params import Params as SDQParams
 from shoal.sim.scores import Encoded, Errors, Ints, Scores
 
-Params = AnonMLParams | DDMLParams
+Params = AnonMLParams | DDMLParams | SDQParams
 
 UNSEEN_PART = 4
 """One row in so many is set aside for testing."""
@@ -35,8 +36,10 @@ class Split:
         The rows to learn from.
     unseen, unseen_labels
         The rows to test on.
-    holders
-        Whose each of the rows to learn from is; None where every row is by itself.
+    holders, n_holders
+        The device or the database of each of the rows to learn from, and how many of them the whole table has; None where nobody says.
+    people
+        The person of each of the rows to learn from; None where every row is by itself.
     """
 
     asked: Encoded = field(repr=False)
@@ -44,6 +47,8 @@ class Split:
     unseen: Encoded = field(repr=False)
     unseen_labels: npt.NDArray[Any] = field(repr=False)
     holders: Ints | None = field(default=None, repr=False)
+    n_holders: int = 0
+    people: Ints | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Task:
     seed, repeat
         All randomness follows from these two and from the parameters.
     dropout
-        Share of the people, or devices, who do not answer.
+        Share of the people, devices or databases that do not answer.
     traffic
         How the updates of DDML's devices arrive.
     """
@@ -83,20 +88,23 @@ class Outcome:
     scores
         On the rows set aside.
     people
-        How many answered: people of AnonML, devices of DDML.
+        How many answered: people of AnonML, devices of DDML, databases of SDQ.
     answers
-        Answers by phase; of DDML the updates that were merged.
+        Answers by phase; of DDML the updates that were merged, of SDQ what was learned in each round.
     model
         The model as plain data.
+    n_rows
+        Of SDQ: rows that were counted.
     """
 
     scores: Scores | Errors
     people: int
     answers: tuple[int, ...]
     model: dict[str, Any] = field(repr=False)
+    n_rows: int | None = None
 
 
-def split_rows(schema: Schema, columns: Columns, seed: int, holder: str | None = None) -> Split:
+def split_rows(schema: Schema, columns: Columns, seed: int, holder: str | None = None, person: str | None = None) -> Split:
     """Encode a table and set a quarter of its rows aside, drawn by the seed.
 
     Parameters
@@ -106,7 +114,9 @@ def split_rows(schema: Schema, columns: Columns, seed: int, holder: str | None =
     seed
         Decides which rows are set aside.
     holder
-        Name of a column that tells whose a row is: then a quarter of the holders is set aside, with all their rows.
+        Name of a column that tells which device, or which database, holds a row.
+    person
+        Name of a column that tells whose a row is: then a quarter of the people, or of their devices, is set aside, with all their rows.
 
     Raises
     ------
@@ -118,10 +128,11 @@ def split_rows(schema: Schema, columns: Columns, seed: int, holder: str | None =
     if len(np.unique(labels)) < 2:
         what = "The table has no rows." if n == 0 else f"All {counted(n, 'row')} of the table have the same label."
         raise SpecError("SIM-003", what, why="There is nothing to tell apart.", fix="Give rows of two labels or more.")
-    whose = np.arange(n) if holder is None else _holders(columns, holder)
-    n_holders = int(whose.max()) + 1
-    order = np.argsort(SeededEntropy(seed).spawn("split").words(n_holders, np.uint64), kind="stable")
-    is_unseen = np.isin(whose, order[: n_holders // UNSEEN_PART])
+    whose = np.arange(n) if person is None else numbers_of_names(columns, person)
+    holders = None if holder is None else numbers_of_names(columns, holder)
+    n_people = int(whose.max()) + 1
+    order = np.argsort(SeededEntropy(seed).spawn("split").words(n_people, np.uint64), kind="stable")
+    is_unseen = np.isin(whose, order[: n_people // UNSEEN_PART])
     unseen, asked = np.flatnonzero(is_unseen), np.flatnonzero(~is_unseen)
     if min(len(np.unique(labels[part])) for part in (unseen, asked)) < 2:
         aside = f"{len(unseen):,} {'is' if len(unseen) == 1 else 'are'} set aside for testing"
@@ -129,13 +140,21 @@ def split_rows(schema: Schema, columns: Columns, seed: int, holder: str | None =
             "SIM-003",
             f"Of {counted(n, 'row')}, {aside}, and one of the two parts has fewer than two different labels.",
             why="A model is tried on rows that it has not seen, and both parts need rows of two labels.",
-            fix=f"Give more {'rows' if holder is None else 'devices'}, or another --seed.",
+            fix=f"Give more rows{'' if person is None else f' of different {shown(person)}'}, or another --seed.",
         )
     take = [{name: column[part] for name, column in encoded.items()} for part in (asked, unseen)]
-    return Split(take[0], labels[asked], take[1], labels[unseen], None if holder is None else whose[asked])
+    return Split(
+        take[0],
+        labels[asked],
+        take[1],
+        labels[unseen],
+        None if holders is None else holders[asked],
+        0 if holders is None else int(holders.max()) + 1,
+        None if person is None else whose[asked],
+    )
 
 
-def _holders(columns: Columns, name: str) -> Ints:
+def numbers_of_names(columns: Columns, name: str) -> Ints:
     """A number for whoever each row belongs to."""
     if name not in columns:
         raise missing_column(name, len(list(columns)))

@@ -26,6 +26,9 @@ SWEPT = {
     "learning_rate": ("ddml", float),
     "clip": ("ddml", float),
     "batch_size": ("ddml", int),
+    "n_databases": ("sdq", int),
+    "max_colluders": ("sdq", int),
+    "depth": ("sdq", int),
 }
 """What may be varied: key -> its table in the study file, and its kind."""
 
@@ -108,6 +111,9 @@ def vary(study: Study, settings: Settings) -> Study:
         table = SWEPT[key][0]
         content[table] = {**(content[table] or {}), key: value}
     asked = content["participation"]
+    if study.sdq is not None:
+        # As many databases as before may drop out.
+        asked["minimum"] = max(1, asked["minimum"] + content["sdq"]["n_databases"] - study.sdq.n_databases)
     # Whoever varies the size does not ask for a minimum that it cannot reach.
     asked["minimum"] = min(asked["minimum"], max(1, asked["size"]))
     try:

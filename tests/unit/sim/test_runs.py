@@ -70,25 +70,42 @@ def test_a_number_needs_no_classes() -> None:
 
 def test_rows_to_learn_from_stay_in_the_order_of_the_table() -> None:
     split = split_rows(NUMBERS, {"x": np.arange(400.0), "y": np.arange(400) % 10}, seed=1)
-    assert np.all(np.diff(split.asked["x"]) > 0) and split.holders is None
+    assert np.all(np.diff(split.asked["x"]) > 0) and split.holders is None and split.people is None
 
 
-def test_rows_of_one_holder_are_not_parted() -> None:
+def test_rows_of_one_device_are_not_parted() -> None:
     holders = np.array([f"d{i % 40}" for i in range(400)], object)
     columns = {"x": np.arange(400.0), "y": np.arange(400) % 7, "device": holders}
-    split = split_rows(NUMBERS, columns, seed=1, holder="device")
+    split = split_rows(NUMBERS, columns, seed=1, holder="device", person="device")
     asked, unseen = (set(holders[part["x"].astype(int)]) for part in (split.asked, split.unseen))
     assert len(unseen) == 10 and len(asked) == 30 and not asked & unseen
     assert split.holders is not None
     pairs = set(zip(split.holders.tolist(), holders[split.asked["x"].astype(int)].tolist(), strict=True))
-    assert len(pairs) == 30
+    assert len(pairs) == 30 and split.n_holders == 40 and split.people is not None and (split.people == split.holders).all()
 
 
+def test_a_database_is_on_both_sides_and_a_person_is_not() -> None:
+    patients, sites = np.arange(400) // 5, np.array([f"h{i % 4}" for i in range(400)], object)
+    split = split_rows(NUMBERS, {"x": np.arange(400.0), "y": np.arange(400) % 7, "who": patients, "site": sites}, 1, "site", "who")
+    asked, unseen = (part["x"].astype(int) for part in (split.asked, split.unseen))
+    assert not set(patients[asked]) & set(patients[unseen]) and len(unseen) == 100 and set(sites[unseen]) == {"h0", "h1", "h2", "h3"}
+    assert split.holders is not None and split.people is not None and split.n_holders == 4
+    assert len(set(zip(split.holders.tolist(), sites[asked].tolist(), strict=True))) == 4
+    assert len(set(zip(split.people.tolist(), patients[asked].tolist(), strict=True))) == 60
+
+
+def test_a_database_that_has_no_row_to_learn_from_is_counted() -> None:
+    sites = np.array(["z" if i == 399 else f"h{i % 3}" for i in range(400)], object)
+    columns = {"x": np.arange(400.0), "y": np.arange(400) % 7, "site": sites}
+    assert {split_rows(NUMBERS, columns, seed, "site").n_holders for seed in range(4)} == {4}
+
+
+@pytest.mark.parametrize("key", ["holder", "person"])
 @pytest.mark.parametrize(("cell", "code"), [(None, "DATA-005"), ("d", "DATA-001")])
-def test_a_holder_must_be_known(cell: str | None, code: str) -> None:
+def test_a_holder_must_be_known(cell: str | None, code: str, key: str) -> None:
     columns = {"x": np.arange(9.0), "y": np.arange(9) % 2, "device": np.array([*"abcdefgh", cell], object)}
     with pytest.raises(ShoalError) as error:
-        split_rows(NUMBERS, columns, seed=1, holder="device" if cell is None else "phone")
+        split_rows(NUMBERS, columns, seed=1, **{key: "device" if cell is None else "phone"})
     assert error.value.code == code
 
 

@@ -117,3 +117,24 @@ def test_a_figure_of_another_protocol_is_refused(text: str) -> None:
     with pytest.raises(ShoalError) as error:
         grid(STUDY, parse_sweeps([text]))
     assert error.value.code == "SPEC-022"
+
+
+def test_figures_of_sdq_are_varied() -> None:
+    study = parse(study_text("sdq"))
+    [point] = grid(study, parse_sweeps(["max_colluders=1", "depth=2"]))
+    assert point.study.sdq is not None and (point.study.sdq.max_colluders, point.study.sdq.depth) == (1, 2)
+    assert point.study.participation.minimum == study.participation.minimum
+
+
+@pytest.mark.parametrize(("n", "minimum"), [(5, 4), (10, 9), (40, 39)])
+def test_as_many_databases_may_drop_out_however_many_there_are(n: int, minimum: int) -> None:
+    study = parse(study_text("sdq").replace("minimum = 10", "minimum = 9"))
+    varied = vary(study, {"n_databases": n, "max_colluders": 1})
+    assert varied.sdq is not None and (varied.sdq.n_databases, varied.participation.minimum) == (n, minimum)
+
+
+@pytest.mark.parametrize("settings", [{"n_databases": 1}, {"n_databases": 4, "max_colluders": 3}, {"depth": 99}])
+def test_what_no_study_of_sdq_may_have_gets_its_sentence(settings: dict[str, float]) -> None:
+    with pytest.raises(ShoalError, match="sweep  ") as error:
+        vary(parse(study_text("sdq")), settings)
+    assert error.value.code in ("SPEC-013", "SPEC-021")

@@ -1,0 +1,72 @@
+"""What ``shoal simulate`` keeps of its runs: a record of each point, and the files of a directory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from shoal.protocols.sdq.model import Tree, from_plain
+from shoal.protocols.sdq.params import Params as SDQParams
+from shoal.sim.protocols import facts
+from shoal.sim.runs import Outcome, Params
+from shoal.sim.sweep import Point, summary
+
+_SCREEN = 40
+"""So many lines of a tree are shown."""
+
+
+def record_of(point: Point, params: Params, price: dict[str, Any], outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """What came of a point's runs, as plain data; people, answers, rows and tree are those of the first."""
+    first = outcomes[0]
+    tree = tree_of(params, first)
+    return {
+        "settings": point.settings,
+        "minimum": point.study.participation.minimum,
+        "declared": point.study.participation.size,
+        "people": first.people,
+        **facts(params),
+        "answers": first.answers,
+        **({} if first.n_rows is None else {"n_rows": first.n_rows}),
+        **price,
+        "scores": {measure: asdict(mean) for measure, mean in summary(outcomes).items()},
+        "runs": [asdict(outcome.scores) for outcome in outcomes],
+        "model": _name(point, "model.json"),
+        **({} if tree is None else {"tree": _in_short(tree)}),
+    }
+
+
+def files_of(
+    result: dict[str, Any], points: Sequence[Point], params: Sequence[Params], runs: Sequence[Sequence[Outcome]]
+) -> dict[str, str]:
+    """The files of a directory by their names: the result, and of each point the model of its first run."""
+    files = {"run.json": _json(result)}
+    for point, each, outcomes in zip(points, params, runs, strict=True):
+        # Beside the model, not inside: a model's own file is read strictly.
+        files[_name(point, "model.json")] = _json({"simulated": True, "model": outcomes[0].model})
+        tree = tree_of(each, outcomes[0])
+        if tree is not None:
+            files |= {_name(point, "tree.txt"): tree.to_text() + "\n", _name(point, "tree.svg"): tree.to_svg()}
+    return files
+
+
+def tree_of(params: Params, outcome: Outcome) -> Tree | None:
+    """The tree that was learned; None where it is none."""
+    return from_plain(outcome.model) if isinstance(params, SDQParams) and params.learner == "tree" else None
+
+
+def _in_short(tree: Tree) -> str:
+    """The tree as text, down to the last level with which it still fits on a screen."""
+    text, depth = tree.to_text(max_depth=0), 0
+    while (deeper := tree.to_text(max_depth=depth + 1)) != text and deeper.count("\n") < _SCREEN:
+        text, depth = deeper, depth + 1
+    return text
+
+
+def _name(point: Point, file: str) -> str:
+    return f"{point.name}/{file}" if point.settings else file
+
+
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
