@@ -102,7 +102,7 @@ class Params:
 
     def __post_init__(self) -> None:
         if not isinstance(self.schema.label, Categorical):
-            raise SpecError("SCHEMA-001", "SDQ predicts a category, and the schema's label is none.", fix="Schema(..., label=Categorical(...))")
+            raise SpecError("SCHEMA-001", "SDQ predicts a category; the schema's label is none.", fix="Schema(..., label=Categorical(...))")
         if not self.is_bare:
             check_epsilon(self.epsilon)
         object.__setattr__(self, "schema", replace(self.schema, features=tuple(map(with_bins, self.schema.features))))
