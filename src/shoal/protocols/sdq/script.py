@@ -25,7 +25,7 @@ class Course(Record):
     step
         Rounds that have been answered.
     choices
-        Attributes by their position, -1 for none: of every node in order of breadth (paper), or of every level (plus).
+        Attributes by their position: paper, of every node in order of breadth, -1 for none; plus, one for each choice that was asked.
     leaves
         Paper: of every open node whether it is a leaf; empty where that is not decided yet.
     """
@@ -100,7 +100,10 @@ class Script(ABC):
     @property
     @abstractmethod
     def prices(self) -> Mapping[str, Event]:
-        """Every question that may be asked and what it costs one unit. A course asks each at most once."""
+        """Every question that may be asked and what it costs one unit.
+
+        A database answers each at most once, on whichever course, so all of them together must cost no more than the budget.
+        """
 
     @property
     @abstractmethod
