@@ -10,6 +10,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -18,6 +19,12 @@ import cbor2
 import numpy as np
 from pydantic import Field
 
+from shoal.crypto.context import Context, box_statement, list_digest, survivors_statement
+from shoal.crypto.dealing import Secrets, deal, keys_of, shares_to_reveal
+from shoal.crypto.masks import agree, expand, public_of
+from shoal.crypto.secure_sum import mask
+from shoal.crypto.shamir import split
+from shoal.entropy import SeededEntropy
 from shoal.mechanisms.calibrate import NAMES, mechanism
 from shoal.messages.base import Array, Message, Registry
 from shoal.messages.codec import encode
@@ -25,6 +32,13 @@ from shoal.protocols.anonml.assignment import below, combination_of, part_of, th
 from shoal.protocols.anonml.messages import Answer, Ask, Publication
 from shoal.protocols.anonml.partitions import feature_subsets
 from shoal.protocols.ddml.messages import Draw, Instance, Update
+from shoal.protocols.joint.messages import JointFrame
+from shoal.protocols.sdq import messages as sdq_messages
+from shoal.protocols.sdq.joining import _box_info, _box_statement, digest_of, key_statement
+from shoal.protocols.sdq.queries import Condition, Count, Histogram, Marginals
+from shoal.protocols.sdq.script import Course
+from shoal.protocols.sums import messages as sum_messages
+from shoal.protocols.sums.terms import keys_statement, masked_statement, shares_statement, unmask_statement
 from shoal.study.load import parse
 from shoal.study.manifest import Manifest
 from shoal.study.templates import PROTOCOLS, study_text
@@ -374,6 +388,160 @@ def ddml() -> dict[str, Any]:
     return {"study": STUDY.hex(), "read": read([draw, instance, update]), "refused": refused(bad)}
 
 
+CONTEXT = Context(study=STUDY, roster=bytes([1]) * 32, round=3, query=bytes([2]) * 32)
+BOUND: list[tuple[Context, str, tuple[int | bytes, ...]]] = [
+    (CONTEXT, "purpose", ()),
+    (CONTEXT, "", (0, b"", 2**64 - 1)),
+    (CONTEXT, "purpose", (b"\x00\x01", 258)),
+    (Context(b"", b"", 0, b""), "purpose", (b"ab", b"c")),
+]
+SHARED_SECRETS: list[tuple[bytes, int, int]] = [(bytes(range(32)), 1, 2), (bytes([255]) * 32, 2, 3), (bytes(range(100, 132)), 4, 7)]
+NO_SHARES: dict[str, tuple[int, dict[int, str]]] = {
+    "a limb that is not below the prime": (1, {0: "f1ff" + "00" * 34}),
+    "a share of 35 bytes": (1, {0: "00" * 35}),
+    "a share of 37 bytes": (1, {0: "00" * 37}),
+    "a secret with a limb of 16 bits": (1, {0: "0080" + "00" * 34}),
+    "a secret of more than 256 bits": (1, {0: "00" * 34 + "0200"}),
+    "shares of two polynomials": (1, {0: "00" * 36, 1: "01" + "00" * 35}),
+}
+MEMBERS = {member: Secrets(*(bytes([10 * member + part]) * 32 for part in (1, 2, 3))) for member in (0, 1, 3)}
+SMALL_ORDER = (0, 1, 2**255 - 20, 2**255 - 19, 2**255 - 18)
+# Sealed once; every sealing gives another box.
+BOX = "841c179d61ea32942a5d4e13b7c981e8d4df8af9ee330adb3fd3e19a2a6e7c74b2b1b288eb716be1a23a3eade23be0054f332d1bd4f65ff87a58031360d6cc89"
+
+
+def crypto() -> dict[str, Any]:
+    """Secure sums: what is bound to a round, shares of secrets, keys that are agreed on, boxes, and masked numbers."""
+    keys = {member: keys_of(secrets, CONTEXT, member) for member, secrets in MEMBERS.items()}
+    dealing = deal(MEMBERS[0], CONTEXT, 0, keys, 2, SeededEntropy("vectors"))
+    digest = list_digest(CONTEXT, keys)
+    values = np.array([0, 1, -5, 2**40], np.int64)
+    private, other = bytes(range(32)), bytes(range(1, 33))
+    shares = [
+        {"secret": secret.hex(), "threshold": t, "shares": [one.hex() for one in split(secret, t, n, SeededEntropy("vectors"))]}
+        for secret, t, n in SHARED_SECRETS
+    ]
+    return {
+        "context": tagged(asdict(CONTEXT)),
+        "bound": [
+            {
+                "context": tagged(asdict(about)),
+                "purpose": purpose,
+                "parts": tagged(parts),
+                "hex": about.bind(purpose, *parts).hex(),
+            }
+            for about, purpose, parts in BOUND
+        ],
+        "shares": shares,
+        "no_shares": [{"name": name, "threshold": t, "shares": by, "code": "CRYPTO-001"} for name, (t, by) in NO_SHARES.items()],
+        "agreed": {
+            "private": private.hex(),
+            "public": public_of(other).hex(),
+            "info": b"why".hex(),
+            "key": agree(private, public_of(other), b"why").hex(),
+        },
+        "no_keys": [u.to_bytes(32, "little").hex() for u in SMALL_ORDER],
+        "streams": [{"key": key.hex(), "numbers": [str(word) for word in expand(key, 5).tolist()]} for key in (bytes(32), private)],
+        "box": {"private": private.hex(), "info": b"purpose".hex(), "hex": BOX, "plain": b"a pair of shares".hex()},
+        "members": {
+            str(member): {
+                "secrets": [part.hex() for part in secrets],
+                "keys": [part.hex() for part in keys[member]],
+                "masked": [str(word) for word in mask(values, secrets, CONTEXT, member, keys).tolist()],
+            }
+            for member, secrets in MEMBERS.items()
+        },
+        "values": values.tolist(),
+        "list_digest": digest.hex(),
+        "statements": {
+            "box": box_statement(CONTEXT, 0, 3, digest, b"box", dealing.commitments[3]).hex(),
+            "survivors": survivors_statement(CONTEXT, (3, 0), (0, 1, 3)).hex(),
+        },
+        "kept": {
+            "dealer": 0,
+            "holder": 0,
+            "plain": dealing.kept.hex(),
+            "commitment": dealing.commitments[0].hex(),
+            "own": shares_to_reveal(dealing.kept, "own").hex(),
+            "mask": shares_to_reveal(dealing.kept, "mask").hex(),
+        },
+    }
+
+
+def sdq() -> dict[str, Any]:
+    """SDQ: its messages with those of secure sums and joint computations, the digest of what is asked, and what is signed."""
+    key, digest, signature, row = bytes([1]) * 32, bytes([2]) * 32, bytes([3]) * 64, bytes([4]) * 120
+    box = sdq_messages.SealedBox(member=4, box=row, signature=signature)
+    party = sdq_messages.PartyKey(party=2, box=key, signature=signature)
+    course = Course(step=3, choices=(1, -1, 0), leaves=(True, False))
+    condition = Condition(feature="age", cells=(0, 2))
+    asks = [
+        sdq_messages.Ask(study=STUDY, round=0, course=Course()),
+        sdq_messages.Ask(study=STUDY, round=5, course=course),
+        sdq_messages.Ask(study=STUDY, round=6, course=Course(), query=Count(where=(condition,)), number=1),
+        sdq_messages.Ask(study=STUDY, round=7, course=Course(), query=Histogram(features=("age", "ill")), number=2),
+        sdq_messages.Ask(study=STUDY, round=8, course=Course(), query=Marginals(features=("age",)), number=3),
+    ]
+    about: dict[str, Any] = {"study": STUDY, "round": 3}
+    signed = {**about, "signature": signature}
+    good = [
+        *asks,
+        sdq_messages.Counts(**about, counts=Array.of(np.array([-3, 1 << 40], np.int64))),
+        sdq_messages.JointKey(**signed, box=key),
+        sdq_messages.JointKeys(**about, keys=(party,)),
+        sdq_messages.Scores(**about, boxes=(box,)),
+        sdq_messages.Contributions(**about, boxes=(box,)),
+        sdq_messages.Settled(**about, position=2),
+        sdq_messages.Unusable(**about, dealer=4),
+        sdq_messages.Ended(study=STUDY),
+        JointFrame(**about, sender=0, to=2, number=300, sealed=b"sealed"),
+        sum_messages.SumKeys(**signed, query=digest, mask=key, box=key, commitment=digest),
+        sum_messages.SumKeyList(**about, members=(0, 3), entries=bytes(192)),
+        sum_messages.SumShares(**signed, boxes=row, commitments=digest * 2, signatures=signature),
+        sum_messages.SumBoxes(**about, dealers=(3,), boxes=row, commitments=digest, signatures=signature),
+        sum_messages.SumMasked(**signed, vector=Array.of(np.array([0, (1 << 64) - 1], np.uint64))),
+        sum_messages.SumSurvivors(**about, survivors=(0, 3)),
+        sum_messages.SumAgreed(**signed),
+        sum_messages.SumAgreement(**about, survivors=(0, 3), signers=(0, 3), signatures=signature * 2),
+        sum_messages.SumUnmask(**signed, shares=bytes(136)),
+    ]
+    ask = asks[0].model_dump(exclude={"study"})
+    bad: dict[str, tuple[str, dict[str, object], str]] = {
+        "a negative round": ("sdq.ask", {**ask, "round": -1}, "MSG-005"),
+        "a course without its leaves": ("sdq.ask", {**ask, "course": {"step": 0, "choices": []}}, "MSG-003"),
+        "a query of an unknown kind": ("sdq.ask", {**ask, "query": {"kind": "mean", "features": ["age"]}}, "MSG-005"),
+        "a query without its kind": ("sdq.ask", {**ask, "query": {"features": ["age"]}}, "MSG-005"),
+        "a key of 31 bytes": ("sdq.joint-key", {"round": 0, "box": bytes(31), "signature": signature}, "MSG-005"),
+        "a signature of 63 bytes": ("sum.agreed", {"round": 0, "signature": bytes(63)}, "MSG-005"),
+        "members that do not rise": ("sum.survivors", {"round": 0, "survivors": [3, 0]}, "MSG-005"),
+        "a member twice": ("sum.survivors", {"round": 0, "survivors": [3, 3]}, "MSG-005"),
+        "a box beyond 32,768 bytes": (
+            "sdq.scores",
+            {"round": 0, "boxes": [{"member": 0, "box": bytes(32769), "signature": signature}]},
+            "MSG-005",
+        ),
+        "a frame to a negative party": ("joint.frame", {"round": 0, "sender": 0, "to": -1, "number": 0, "sealed": b""}, "MSG-005"),
+        "a message of another name": ("sdq.answer", ask, "MSG-004"),
+    }
+    keys = keys_of(MEMBERS[0], CONTEXT, 0)
+    return {
+        "study": STUDY.hex(),
+        "read": read(good),
+        "refused": refused(bad),
+        "queries": [{"hex": encode(one).hex(), "digest": digest_of(one).hex()} for one in asks],
+        "context": tagged(asdict(CONTEXT)),
+        "statements": {
+            "sum.keys": keys_statement(CONTEXT, 0, keys).hex(),
+            "sum.shares": shares_statement(CONTEXT, 0, digest, b"boxes", b"commitments", b"signatures").hex(),
+            "sum.masked": masked_statement(CONTEXT, 0, digest, (0, 1, 3), b"vector").hex(),
+            "sum.unmask": unmask_statement(CONTEXT, 0, b"shares").hex(),
+            "sdq.joint-key": key_statement(CONTEXT, 2, key).hex(),
+            "sdq.scores": _box_statement(CONTEXT, 4, 2, key, b"box").hex(),
+            "sealed scores": _box_info(CONTEXT, 4, 2).hex(),
+        },
+    }
+
+
 def read(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Messages of a protocol that must be read."""
     return [
@@ -406,6 +574,8 @@ FILES: dict[str, Callable[[], dict[str, Any]]] = {
     "manifests.json": manifests,
     "anonml.json": anonml,
     "ddml.json": ddml,
+    "crypto.json": crypto,
+    "sdq.json": sdq,
 }
 
 

@@ -16,6 +16,7 @@ from shoal.mechanisms.calibrate import mechanism
 from shoal.messages.codec import decode, dumps, encode, loads
 from shoal.protocols.anonml.messages import MESSAGES as ANONML_MESSAGES
 from shoal.protocols.ddml.messages import MESSAGES as DDML_MESSAGES
+from shoal.protocols.sdq.messages import MESSAGES as SDQ_MESSAGES
 from shoal.study.manifest import Manifest
 from tools.vectors import DIRECTORY, FILES, READ, REGISTRY, STUDY, tagged, text
 
@@ -28,8 +29,12 @@ def named(cases: list[dict[str, Any]]) -> Any:
     return pytest.mark.parametrize("case", [pytest.param(case, id=case.get("name", case["hex"][:20])) for case in cases])
 
 
-CBOR, MESSAGES, MECHANISMS, MANIFESTS, ANONML, DDML = (load(name) for name in FILES)
-PROTOCOLS = {"anonml": ANONML_MESSAGES, "ddml": DDML_MESSAGES}
+CBOR, MESSAGES, MECHANISMS, MANIFESTS, ANONML, DDML, SDQ = (
+    load(f"{name}.json") for name in ("cbor", "messages", "mechanisms", "manifests", "anonml", "ddml", "sdq")
+)
+PROTOCOLS = {"anonml": ANONML_MESSAGES, "ddml": DDML_MESSAGES, "sdq": SDQ_MESSAGES}
+# SDQ has the messages of secure sums and of joint computations among its own.
+REGISTRIES = {**PROTOCOLS, "sum": SDQ_MESSAGES, "joint": SDQ_MESSAGES}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -164,9 +169,9 @@ def test_feature_subsets_follow_from_the_file_alone(case: dict[str, Any]) -> Non
         assert subsets == [ranked[i * size : (i + 1) * size] for i in range(case["n_subsets"])]
 
 
-@named(ANONML["read"] + DDML["read"])
+@named(ANONML["read"] + DDML["read"] + SDQ["read"])
 def test_messages_of_protocols_are_read_and_written(case: dict[str, Any]) -> None:
-    message = decode(bytes.fromhex(case["hex"]), PROTOCOLS[case["type"].split(".")[0]], STUDY)
+    message = decode(bytes.fromhex(case["hex"]), REGISTRIES[case["type"].split(".")[0]], STUDY)
     assert message.type_name == case["type"]
     assert tagged(message.model_dump(exclude={"study"})) == case["body"]
     assert encode(message).hex() == case["hex"]
@@ -179,3 +184,32 @@ def test_other_messages_of_protocols_are_refused(protocol: str) -> None:
         with pytest.raises(RemoteProtocolError) as caught:
             decode(bytes.fromhex(case["hex"]), PROTOCOLS[protocol], STUDY)
         assert caught.value.code == case["code"], case["name"]
+
+
+def _bound(purpose: str, *parts: int | bytes) -> str:
+    """By the words of the specification."""
+    about = {name: int(part["int"]) if "int" in part else bytes.fromhex(part["bytes"]) for name, part in SDQ["context"].items()}
+    all_parts = (about["study"], about["roster"], about["round"], about["query"], purpose.encode(), *parts)
+    coded = [b"i" + part.to_bytes(8, "big") if isinstance(part, int) else b"b" + len(part).to_bytes(8, "big") + part for part in all_parts]
+    return (b"shoal secure sum 1\0" + b"".join(coded)).hex()
+
+
+def test_what_members_and_parties_sign_is_what_the_specification_says() -> None:
+    key, digest = bytes([1]) * 32, bytes([2]) * 32
+    keys = [bytes.fromhex(part) for part in load("crypto.json")["members"]["0"]["keys"]]
+    hashes = [hashlib.sha256(part).digest() for part in (b"boxes", b"commitments", b"signatures")]
+    dealers = b"".join(dealer.to_bytes(4, "big") for dealer in (0, 1, 3))
+    assert SDQ["statements"] == {
+        "sum.keys": _bound("member's keys", 0, *keys),
+        "sum.shares": _bound("all boxes", 0, digest, *hashes),
+        "sum.masked": _bound("masked", 0, digest, dealers, hashlib.sha256(b"vector").digest()),
+        "sum.unmask": _bound("revealed", 0, hashlib.sha256(b"shares").digest()),
+        "sdq.joint-key": _bound("party's key", 2, key),
+        "sdq.scores": _bound("sealed scores", 4, 2, key, b"box"),
+        "sealed scores": _bound("scores", 4, 2),
+    }
+
+
+@pytest.mark.parametrize("case", SDQ["queries"], ids=lambda case: case["digest"][:8])
+def test_what_is_asked_is_bound_by_the_hash_of_its_message(case: dict[str, Any]) -> None:
+    assert hashlib.sha256(bytes.fromhex(case["hex"])).hexdigest() == case["digest"]

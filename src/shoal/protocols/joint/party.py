@@ -22,6 +22,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+from pydantic import Field
 
 from shoal.crypto.channels import Channel, channel_keys
 from shoal.crypto.context import Context, Keys
@@ -66,8 +69,8 @@ class Terms:
 class Link(Record):
     """A `Channel` as it is saved."""
 
-    key_out: bytes
-    key_in: bytes
+    key_out: Annotated[bytes, Field(repr=False)]
+    key_in: Annotated[bytes, Field(repr=False)]
     sent: int = 0
     received: int = 0
 

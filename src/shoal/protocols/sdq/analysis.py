@@ -95,7 +95,7 @@ def most_counts(script: Script) -> int:
     if isinstance(script, PaperScript):
         return _most_counts_of_levels(params)
     if isinstance(script, PlusScript):
-        return _most_joint_counts(params, script.n_cells, script.n_choices)
+        return _most_joint_counts(params, script.n_cells, script.n_levels)
     tables = sum(params.arities) * params.n_classes
     if isinstance(script, RankedScript) and script.has_table:
         return tables + _most_joint_counts(params, script.n_cells, params.depth)

@@ -1,0 +1,205 @@
+"""A joint computation as the aggregator sees it: it passes on keys, sealed shares and frames, and hears what was chosen.
+
+=========  =====================================  ====================================================================
+phase      waits for                              then
+=========  =====================================  ====================================================================
+keys       a key of every party                   publishes them; a choice waits for scores, a selection computes
+scores     the scores of all, or of enough        passes its shares on to each party of the committee
+computing  of a choice what every party computed  has the position, if all say the same; frames are passed on meanwhile, also of
+                                                  a selection, whose parties go on by themselves
+over       nothing                                has the position, or why there is none
+=========  =====================================  ====================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from shoal.crypto.context import Context
+from shoal.errors import RemoteProtocolError
+from shoal.messages.base import Digest, Message, Record
+from shoal.protocols.base import EVERYONE, Effects, Moment, Send, WakeAt
+from shoal.protocols.joint.messages import JointFrame
+from shoal.protocols.joint.party import recipient
+from shoal.protocols.sdq.joining import check_box, check_key, parties_of
+from shoal.protocols.sdq.messages import Contributions, JointKey, JointKeys, Natural, PartyKey, Scores, SealedBox, Settled, Unusable
+from shoal.protocols.sdq.params import Params
+from shoal.protocols.sums.gathering import Failure
+from shoal.protocols.sums.terms import Terms
+
+FromParty = JointKey | JointFrame | Scores | Settled | Unusable
+
+
+class Dealt(Record):
+    """The boxes of one database, in the order of the parties that they are for; empty once they are passed on."""
+
+    member: Natural
+    boxes: tuple[SealedBox, ...] = ()
+
+
+class Said(Record):
+    """What one party of the committee has computed."""
+
+    member: Natural
+    position: Natural
+
+
+class Joint(Record):
+    """A joint computation of the open round.
+
+    Parameters
+    ----------
+    round, query
+        Which round, and the digest of what is asked in it.
+    n_candidates
+        Among how many one is chosen; 0 where two databases are selected.
+    phase, deadline
+        How far it is, and until when it waits.
+    keys, dealt, said
+        What came of the parties: keys, sealed scores, results.
+    position, failed
+        What was chosen, or why nothing was.
+    """
+
+    round: Natural
+    query: Digest
+    n_candidates: Natural
+    deadline: Moment
+    phase: Literal["keys", "scores", "computing", "over"] = "keys"
+    keys: tuple[PartyKey, ...] = ()
+    dealt: tuple[Dealt, ...] = ()
+    said: tuple[Said, ...] = ()
+    position: Natural | None = None
+    failed: Failure | None = None
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether a candidate is chosen, rather than two databases selected."""
+        return self.n_candidates > 0
+
+
+@dataclass(frozen=True)
+class Committee:
+    """The aggregator's part in joint computations.
+
+    Parameters
+    ----------
+    params, terms
+        The public figures of the study; its digest and roster.
+    patience
+        How long each phase waits.
+    """
+
+    params: Params
+    terms: Terms
+    patience: timedelta
+
+    def begin(self, number: int, query: bytes, n_candidates: int, now: datetime) -> tuple[Joint, Effects]:
+        """Wait for the parties' keys."""
+        deadline = now + self.patience
+        return Joint(round=number, query=query, n_candidates=n_candidates, deadline=deadline), (WakeAt(deadline),)
+
+    def received(self, joint: Joint, sender: str, message: FromParty, now: datetime) -> tuple[Joint, Effects]:
+        """Take what a party has sent, which may lie."""
+        member, parties = self.terms.roster.position(sender), parties_of(self.params, joint.is_choice)
+        if joint.phase == "over" or (isinstance(message, Scores) and joint.phase == "computing"):
+            return joint, ()
+        if not isinstance(message, Scores) and member not in parties:
+            raise unexpected(sender, message)
+        match message:
+            case JointKey() if joint.phase == "keys" and member not in {key.party for key in joint.keys}:
+                return self._key(joint, parties, member, message, now)
+            case Scores() if joint.phase == "scores" and member not in {dealt.member for dealt in joint.dealt}:
+                return self._scores(joint, parties, member, sender, message, now)
+            case JointFrame() if joint.phase == "computing":
+                to = parties[recipient(message, parties.index(member), len(parties))]
+                return joint, (Send(self.terms.roster.names[to], message),)
+            case Settled(position=position) if joint.phase == "computing" and position < joint.n_candidates:
+                if member not in {said.member for said in joint.said}:
+                    return self._said(joint, len(parties), Said(member=member, position=position)), ()
+            case Unusable(dealer=dealer) if joint.phase == "computing" and dealer in {dealt.member for dealt in joint.dealt}:
+                return self._misdealt(joint, sender, self.terms.roster.names[dealer]), ()
+        raise unexpected(sender, message)
+
+    def ticked(self, joint: Joint, now: datetime) -> tuple[Joint, Effects]:
+        """The time of a phase may be up: scores may then be fewer than all, keys and results may not.
+
+        Whether all have gone on from a selection is for the sum that follows to find out.
+        """
+        if joint.phase == "over" or now < joint.deadline:
+            return joint, ()
+        parties = parties_of(self.params, joint.is_choice)
+        if joint.phase == "keys":
+            return self._too_few(joint, len(joint.keys), len(parties), "keys for a joint computation"), ()
+        if joint.phase == "computing":
+            return self._too_few(joint, len(joint.said), len(parties), "what they chose"), ()
+        if len(joint.dealt) < self.params.minimum:
+            return self._too_few(joint, len(joint.dealt), self.params.minimum, "scores"), ()
+        return self._passed_on(joint, parties, now)
+
+    def _key(self, joint: Joint, parties: tuple[int, ...], member: int, message: JointKey, now: datetime) -> tuple[Joint, Effects]:
+        key = PartyKey(party=member, box=message.box, signature=message.signature)
+        check_key(key, self._context(joint), self.terms.roster)
+        keys = (*joint.keys, key)
+        if len(keys) < len(parties):
+            return joint.replace(keys=keys), ()
+        keys, deadline = tuple(sorted(keys, key=lambda key: key.party)), now + self.patience
+        joint = joint.replace(phase="scores" if joint.is_choice else "computing", keys=keys, deadline=deadline)
+        return joint, (Send(EVERYONE, JointKeys(study=self.terms.study, round=joint.round, keys=keys)), WakeAt(deadline))
+
+    def _scores(
+        self, joint: Joint, parties: tuple[int, ...], member: int, sender: str, message: Scores, now: datetime
+    ) -> tuple[Joint, Effects]:
+        if tuple(box.member for box in message.boxes) != parties:
+            raise RemoteProtocolError("SDQ-003", f"{sender} has not dealt its scores to the parties of the committee.")
+        for box, key in zip(message.boxes, joint.keys, strict=True):
+            check_box(box, self._context(joint), self.terms.roster, member, key.party, key.box)
+        joint = joint.replace(dealt=(*joint.dealt, Dealt(member=member, boxes=message.boxes)))
+        return self._passed_on(joint, parties, now) if len(joint.dealt) == self.params.n_databases else (joint, ())
+
+    def _passed_on(self, joint: Joint, parties: tuple[int, ...], now: datetime) -> tuple[Joint, Effects]:
+        """To each party the boxes that all databases have dealt to it."""
+        dealt, deadline = sorted(joint.dealt, key=lambda one: one.member), now + self.patience
+        sends = []
+        for i, party in enumerate(parties):
+            boxes = tuple(one.boxes[i].replace(member=one.member) for one in dealt)
+            message = Contributions(study=self.terms.study, round=joint.round, boxes=boxes)
+            sends.append(Send(self.terms.roster.names[party], message))
+        joint = joint.replace(phase="computing", deadline=deadline, dealt=tuple(Dealt(member=one.member) for one in dealt))
+        return joint, (*sends, WakeAt(deadline))
+
+    def _said(self, joint: Joint, n_parties: int, said: Said) -> Joint:
+        joint = joint.replace(said=(*joint.said, said))
+        if len(joint.said) < n_parties:
+            return joint
+        if len({one.position for one in joint.said}) == 1:
+            return joint.replace(phase="over", position=said.position)
+        what = f"The {n_parties} databases that chose jointly say different things."
+        return joint.replace(phase="over", failed=Failure(code="SDQ-003", what=what, why="Some of them did not follow the protocol."))
+
+    def _misdealt(self, joint: Joint, sender: str, dealer: str) -> Joint:
+        what = f"Round {joint.round} is given up: {sender} cannot use the scores that {dealer} has dealt to it."
+        why = "One of the two does not follow the protocol. What was sent is spent."
+        return joint.replace(phase="over", failed=Failure(code="SDQ-003", what=what, why=why))
+
+    def _too_few(self, joint: Joint, n: int, least: int, what: str) -> Joint:
+        return joint.replace(phase="over", failed=too_few(joint.round, n, least, what))
+
+    def _context(self, joint: Joint) -> Context:
+        return self.terms.context(joint.round, joint.query)
+
+
+def too_few(number: int, n: int, least: int, what: str) -> Failure:
+    """Why a round is given up."""
+    return Failure(
+        code="SDQ-004",
+        what=f"Round {number} is given up: {n} databases sent {what} in time; {least} are needed.",
+        why="What was sent is spent, and the same is not asked again.",
+    )
+
+
+def unexpected(sender: str, message: Message) -> RemoteProtocolError:
+    """The refusal of what is not due."""
+    return RemoteProtocolError("SDQ-003", f"{sender} sends a {message.type_name} that is not due.")
