@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.audit import ddml, peers
+from shoal.audit import ddml, peers, sdq
 from shoal.audit.bound import EpsilonBound, bound_epsilon, check_effort
 from shoal.audit.looks import Seen
 from shoal.entropy import Entropy
@@ -15,11 +15,14 @@ from shoal.privacy.accountant import Loss, sequential
 from shoal.privacy.rounding import grains_up
 from shoal.protocols.anonml.peer import AnonMLPeer
 from shoal.protocols.ddml.peer import DDMLPeer
+from shoal.protocols.sdq.peer import SDQPeer
 from shoal.study.plan import Plan, make_plan
 from shoal.study.spec import Study
 
 SAMPLES = 4000
 """Peers with each of the rows: some seconds for AnonML in one phase, half a minute in sixteen phases, or for one update of DDML."""
+SAMPLES_OF_SUMS = 200_000
+"""Studies of SDQ with each of the tables: half a minute, as most of them are drawn at once."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,11 @@ class StudyAudit:
         return None
 
 
+def usual_samples(study: Study) -> int:
+    """How many peers or studies to run with each of the rows, where nobody says it."""
+    return SAMPLES_OF_SUMS if study.protocol == "sdq" else SAMPLES
+
+
 def plan_of(study: Study) -> Plan:
     """The plan of all that is asked here: everything but free questions."""
     return make_plan(study.model_copy(update={"queries": None}))
@@ -86,9 +94,9 @@ def audit_study(study: Study, samples: int, confidence: float, entropy: Entropy,
     Parameters
     ----------
     study
-        A study of AnonML or DDML. Free questions are not asked, and are not part of the claim.
+        A study of AnonML, DDML or SDQ. Free questions are not asked, and are not part of the claim.
     samples
-        Peers to run with each of the rows.
+        Peers to run with each of the rows; for SDQ studies, each with all its databases.
     confidence
         How sure the bound must be.
     entropy
@@ -100,19 +108,21 @@ def audit_study(study: Study, samples: int, confidence: float, entropy: Entropy,
     -----
     The chance of error is shared among all that is looked at.
     """
-    check_effort(samples, confidence, SAMPLES)
-    if study.protocol not in ("anonml", "ddml"):
+    check_effort(samples, confidence, usual_samples(study))
+    if study.protocol not in ("anonml", "ddml", "sdq"):
         raise UsageError(
             "AUDIT-001",
             f"A study of {study.protocol} cannot be audited as a whole yet.",
-            why="Only the peers of AnonML and DDML are run from beginning to end so far.",
+            why="Only the peers of AnonML, DDML and SDQ are run from beginning to end so far.",
             fix="Audit its mechanisms: shoal check names them, and shoal audit mechanism NAME measures them.",
         )
     claim, whole = claim_of(study), sequential(plan_of(study).charges)
     if study.protocol == "anonml":
         seen = peers.look(study, claim, samples, entropy, make_peer or AnonMLPeer)
-    else:
+    elif study.protocol == "ddml":
         seen = ddml.look(study, claim, whole, samples, entropy, make_peer or DDMLPeer)
+    else:
+        seen = sdq.look(study, claim, whole, samples, entropy, make_peer or SDQPeer)
     return judge(seen, confidence, grains_up(whole.epsilon))
 
 

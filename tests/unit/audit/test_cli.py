@@ -137,7 +137,24 @@ def test_a_study_of_devices_is_held_against_its_label(study_file, capsys):
         assert part in printed
 
 
-def test_a_study_of_another_protocol_is_a_sentence(study_file, capsys):
+def test_a_study_of_databases_is_held_against_its_label(study_file, capsys):
     study_file.write_text(study_text("sdq"), encoding="utf-8")
+    assert run(["audit", "study", str(study_file), "--samples", "1000"]) == 0
+    printed = capsys.readouterr().out
+    for part in (
+        "claim     epsilon 1.0, delta 0",
+        "unit      person",
+        "relation  add-remove",
+        "against   the miner and up to 3 colluding databases",
+        "ledger    counts epsilon 1.0 for a peer",
+        "samples   1000 studies with each of two tables, 3 of them in full, with messages and secure sums",
+        "by peers with all persons but one or with all persons",
+        "verdict   consistent",
+    ):
+        assert part in printed
+
+
+def test_a_study_of_another_protocol_is_a_sentence(study_file, capsys):
+    study_file.write_text(study_text("pfds"), encoding="utf-8")
     assert run(["audit", "study", str(study_file)]) == 2
-    assert "AUDIT-001  A study of sdq cannot be audited as a whole yet." in capsys.readouterr().err
+    assert "AUDIT-001  A study of pfds cannot be audited as a whole yet." in capsys.readouterr().err

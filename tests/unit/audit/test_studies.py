@@ -13,6 +13,7 @@ from shoal.protocols.anonml.peer import AnonMLPeer
 from shoal.study.load import parse
 from shoal.study.plan import make_plan
 from shoal.study.templates import study_text
+from unit.audit.sdq_studies import make_study as make_sums
 from unit.audit.small_studies import BINNED, Choosy, TwiceAsked, make_study, paper_study
 
 
@@ -69,10 +70,16 @@ def test_under_the_paper_s_accounting_the_claim_is_the_plain_sum():
     assert claim_of(study).epsilon == 1.5
 
 
-@pytest.mark.parametrize("protocol", ["sdq", "pfds"])
-def test_other_protocols_are_not_audited_yet(protocol, entropy):
-    with pytest.raises(UsageError, match=f"AUDIT-001  A study of {protocol} cannot be audited as a whole yet"):
-        audit_study(parse(study_text(protocol)), SAMPLES, 0.9, entropy)
+def test_other_protocols_are_not_audited_yet(entropy):
+    with pytest.raises(UsageError, match="AUDIT-001  A study of pfds cannot be audited as a whole yet"):
+        audit_study(parse(study_text("pfds")), SAMPLES, 0.9, entropy)
+
+
+def test_a_study_of_sums_is_audited_with_all_its_databases(entropy):
+    found = audit_study(make_sums(4.0, sdq={"learner": "naive-bayes"}), 2000, 0.9, entropy)
+    assert found.fault is None
+    assert 2.5 < found.bound.epsilon <= found.claim.epsilon == 4
+    assert (found.packets, found.n_phases, found.charged) == (1, None, 4 * 10**12)
 
 
 @pytest.mark.parametrize(("samples", "confidence"), [(10, 0.999), (1000, 1.0)])
