@@ -16,7 +16,7 @@ DIGEST_BYTES = 32
 def _encoded(parts: Iterable[int | bytes]) -> bytes:
     """Each part with its kind and its length before it, so that they can be told apart again."""
     return b"".join(
-        b"i" + part.to_bytes(8, "big") if isinstance(part, int) else b"b" + len(part).to_bytes(8, "big") + part for part in parts
+        [b"i" + part.to_bytes(8, "big") if isinstance(part, int) else b"b" + len(part).to_bytes(8, "big") + part for part in parts]
     )
 
 

@@ -41,7 +41,7 @@ from shoal.protocols.sums.messages import (
     SumUnmask,
     cut,
 )
-from shoal.protocols.sums.terms import Terms, keys_statement, masked_statement, shares_statement, unmask_statement
+from shoal.protocols.sums.terms import Terms, keys_statement, masked_statement, read_keys, shares_statement, unmask_statement
 
 FromMember = SumKeys | SumShares | SumMasked | SumAgreed | SumUnmask
 
@@ -121,7 +121,7 @@ class Collector:
         match gathering.phase:
             case "keys":
                 message = SumKeyList(study=study, round=number, members=present, entries=b"".join(rows[member][0] for member in present))
-                found = {"listed": message, "expected": present}
+                found = {"listed": message, "digest": list_digest(self._context(gathering), read_keys(message)), "expected": present}
             case "shares":
                 found = {"dealers": present, "commitments": tuple(rows[dealer][1] for dealer in present), "expected": present}
             case "masked":
@@ -154,8 +154,8 @@ class Collector:
         cut(message.boxes, BOX_BYTES, others, "boxes")
         cut(message.commitments, DIGEST_BYTES, gathering.expected, "commitments")
         cut(message.signatures, SIGNATURE_BYTES, others, "signatures")
-        context, rows = self._context(gathering), (message.boxes, message.commitments, message.signatures)
-        statement = shares_statement(context, dealer, list_digest(context, gathering.public_keys), *rows)
+        rows = (message.boxes, message.commitments, message.signatures)
+        statement = shares_statement(self._context(gathering), dealer, gathering.digest, *rows)
         self.terms.roster.check(dealer, message.signature, statement)
         return rows
 
@@ -181,8 +181,7 @@ class Collector:
 
     def _added(self, gathering: Gathering, member: int, message: SumMasked) -> Gathering:
         vector = message.vector.expect("uint64", gathering.size)
-        context = self._context(gathering)
-        statement = masked_statement(context, member, list_digest(context, gathering.public_keys), gathering.dealers, message.vector.data)
+        statement = masked_statement(self._context(gathering), member, gathering.digest, gathering.dealers, message.vector.data)
         self.terms.roster.check(member, message.signature, statement)
         return gathering.replace(vectors=Array.of(gathering.summed + vector))
 

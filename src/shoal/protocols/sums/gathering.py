@@ -43,8 +43,8 @@ class Gathering(Record):
         How far it is, and until when it waits.
     expected, came
         Who may be heard of in this phase, and what was sent in it.
-    listed
-        The list of keys.
+    listed, digest
+        The list of keys, and its digest.
     dealers, commitments
         Who has dealt, and each dealer's commitments to all of its shares.
     survivors
@@ -63,6 +63,7 @@ class Gathering(Record):
     expected: Members = ()
     came: tuple[Came, ...] = ()
     listed: SumKeyList | None = None
+    digest: bytes = b""
     dealers: Members = ()
     commitments: tuple[bytes, ...] = ()
     survivors: Members = ()

@@ -104,12 +104,11 @@ class Member:
             if number == sitting.round and query != sitting.query:
                 raise _objection(f"Round {number} has begun, and is now to be about something else.")
             return sitting, ()
-        secrets = fresh_secrets(entropy)
-        sitting = Sitting(round=number, query=query, mask=secrets.mask, own=secrets.own, box=secrets.box)
-        keys = keys_of(secrets, self._context(sitting), self.me)
-        signature = self.identity.sign(keys_statement(self._context(sitting), self.me, keys))
+        secrets, context = fresh_secrets(entropy), self.terms.context(number, query)
+        keys = keys_of(secrets, context, self.me)
+        signature = self.identity.sign(keys_statement(context, self.me, keys))
         message = SumKeys(study=self.terms.study, round=number, query=query, **keys._asdict(), signature=signature)
-        return sitting, (Send(AGGREGATOR, message),)
+        return Sitting(round=number, query=query, **secrets._asdict(), published=b"".join(keys)), (Send(AGGREGATOR, message),)
 
     def received(self, sitting: Sitting, message: Message, entropy: Entropy) -> tuple[Sitting, Sends]:
         """Take a message of the collector, which may lie."""
@@ -154,9 +153,9 @@ class Member:
             return self._again(sitting, sitting.listed == listed, "keys")
         context, keys = self._context(sitting), read_keys(listed)
         self._check_list(listed.members, range(len(self.terms.roster)), "keys")
-        if keys.get(self.me) != keys_of(sitting.secrets, context, self.me):
-            if self.me not in keys:
-                return sitting.ended(), ()
+        if self.me not in keys:
+            return sitting.ended(), ()
+        if b"".join(keys[self.me]) != sitting.published:
             raise _objection(f"The list of keys of round {sitting.round} has other keys of this member than it sent.")
         for member, one in keys.items():
             check_keys(one, member)
@@ -174,7 +173,7 @@ class Member:
             signatures=signatures,
             signature=signature,
         )
-        return sitting.replace(phase="shares", listed=listed, kept=dealing.kept), (Send(AGGREGATOR, message),)
+        return sitting.replace(phase="shares", listed=listed, digest=digest, kept=dealing.kept), (Send(AGGREGATOR, message),)
 
     def _dealt(self, sitting: Sitting, message: SumBoxes) -> tuple[Sitting, Sends]:
         dealers = tuple(sorted({*message.dealers, self.me}))
@@ -183,12 +182,12 @@ class Member:
         if sitting.listed is None or self.me in message.dealers:
             raise _objection("Boxes came for a member that has not dealt, or from itself.")
         self._check_list(dealers, sitting.listed.members, "dealers")
-        context, digest = self._context(sitting), list_digest(self._context(sitting), sitting.public_keys)
+        context = self._context(sitting)
         boxes = cut(message.boxes, BOX_BYTES, message.dealers, "boxes")
         commitments = cut(message.commitments, DIGEST_BYTES, message.dealers, "commitments")
         signatures = cut(message.signatures, SIGNATURE_BYTES, message.dealers, "signatures")
         for dealer in message.dealers:
-            statement = box_statement(context, dealer, self.me, digest, boxes[dealer], commitments[dealer])
+            statement = box_statement(context, dealer, self.me, sitting.digest, boxes[dealer], commitments[dealer])
             self.terms.roster.check(dealer, signatures[dealer], statement)
         dealt = {dealer: (boxes[dealer], commitments[dealer]) for dealer in message.dealers}
         shares = open_all(sitting.secrets, context, self.me, dealt) | {self.me: sitting.kept}
@@ -252,8 +251,7 @@ class Member:
         return self.terms.context(sitting.round, sitting.query)
 
     def _masked_statement(self, sitting: Sitting, vector: Array) -> bytes:
-        context = self._context(sitting)
-        return masked_statement(context, self.me, list_digest(context, sitting.public_keys), sitting.dealers, vector.data)
+        return masked_statement(self._context(sitting), self.me, sitting.digest, sitting.dealers, vector.data)
 
 
 def _objection(what: str, why: str | None = None) -> RemoteProtocolError:

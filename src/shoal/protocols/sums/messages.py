@@ -7,7 +7,7 @@ the members that they belong to.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from operator import lt
 from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
@@ -23,7 +23,7 @@ _VECTOR_BYTES = (1 << 23) + (1 << 10)
 
 
 def _rising(positions: tuple[int, ...]) -> tuple[int, ...]:
-    if any(here >= there for here, there in pairwise(positions)):
+    if not all(map(lt, positions, positions[1:])):
         raise ValueError("positions must rise")
     return positions
 

@@ -24,8 +24,10 @@ class Sitting(Record):
         Which round, what is asked in it, and how far it is.
     mask, own, box
         The member's secrets of this round; empty once they are not needed any more.
-    listed
-        The list of keys, once it is agreed to.
+    published
+        The keys that it has sent, one after the other.
+    listed, digest
+        The list of keys, once it is agreed to, and its digest, which all that is signed from then on refers to.
     kept
         The member's own shares of its own secrets.
     dealers, shares
@@ -40,7 +42,9 @@ class Sitting(Record):
     mask: Secret = b""
     own: Secret = b""
     box: Secret = b""
+    published: bytes = b""
     listed: SumKeyList | None = None
+    digest: bytes = b""
     kept: Secret = b""
     dealers: Members = ()
     shares: Annotated[tuple[bytes, ...], Field(repr=False)] = ()
