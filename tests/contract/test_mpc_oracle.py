@@ -8,6 +8,14 @@ from collections import Counter
 import numpy as np
 
 from mpc_oracle import PLAY_TENNIS, Tree, play_tennis, secure_id3
+from sdq_cases import Bare
+from sdq_trees import schema_of
+from shoal.entropy import SeededEntropy
+from shoal.protocols.base import run_local
+from shoal.protocols.sdq import model
+from shoal.protocols.sdq.paper import PaperScript
+from shoal.protocols.sdq.params import Params, Table
+from shoal.sim.sdq_machines import machines
 
 
 def plain_id3(rows: list[list[int]], labels: list[int], arities: list[int], left: list[int], depth: int, majority: int) -> Tree:
@@ -49,3 +57,21 @@ def test_the_oracle_agrees_with_the_same_in_the_clear() -> None:
     labels = random.integers(0, 3, 24).tolist()
     for depth in (2, 3):
         assert secure_id3(rows, labels, arities, 3, depth) == plain_id3(rows, labels, arities, [0, 1, 2], depth, 0)
+
+
+def shape(tree: model.Tree, node: int = 0) -> Tree:
+    """A tree as the oracle writes it."""
+    if tree.splits[node] < 0:
+        return int(tree.decisions[node])
+    return int(tree.splits[node]), tuple(shape(tree, child) for child in tree.children(node))
+
+
+def test_the_secure_sum_learns_the_tree_that_mpyc_learns() -> None:
+    rows, labels = play_tennis()
+    *arities, n_classes = map(len, PLAY_TENNIS.values())
+    tables = [Table(np.array(rows[i::3]), np.array(labels[i::3])) for i in range(3)]
+    params = Params(schema_of(arities, n_classes), math.inf, 14, n_databases=3, minimum=3, variant="paper", depth=4)
+    aggregator, peers = machines(PaperScript(params), tables, peer=Bare)
+    outcome = run_local(aggregator, peers, SeededEntropy(1))
+    learned = outcome.results["aggregator"].model  # type: ignore[attr-defined]
+    assert shape(learned) == secure_id3(rows, labels, arities, n_classes, depth=4)

@@ -32,7 +32,7 @@ A new kind of work is a new effect and a new input. A driver fails on an effect 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
@@ -110,10 +110,14 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A joint computation broke off: its process died, another party sent what cannot be used, or this machine went down meanwhile."""
+    """A joint computation broke off: its process died, another party sent what cannot be used, or this machine went down meanwhile.
+
+    Which party that was, counted as in `Feed`, is in ``party``.
+    """
 
     task: str
     error: ShoalError
+    party: int | None = None
 
 
 Progress = Emitted | Computed | Broken
@@ -162,7 +166,7 @@ class Compute:
     program: Program
     me: int
     n_parties: int
-    inputs: tuple[int, ...] = ()
+    inputs: tuple[int, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from shoal.messages.base import Message
 
-MAX_SEALED = 1 << 18
-"""Most bytes of a sealed frame; a comparison of fifty pairs of numbers at once takes an eighth of it."""
+MAX_SEALED = (1 << 22) + (1 << 6)
+"""Most bytes of a sealed frame: an argmax of 300 candidates takes half a megabyte, and 2,000 fit."""
 
 Natural = Annotated[int, Field(ge=0)]
 

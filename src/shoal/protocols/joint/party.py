@@ -80,7 +80,7 @@ class Early(Record):
 
     sender: int
     number: int
-    payload: bytes
+    payload: Annotated[bytes, Field(repr=False)]
 
 
 class Seat(Record):

@@ -63,8 +63,8 @@ def noisy(params: Params, part: Part, table: Table, is_choice: bool, role: int |
     assert mechanism is not None, "a peer has no answer without a price"
     if params.noise == "two-selected" and isinstance(mechanism, SharedLaplace):
         assert role is not None, "nobody answers before two were selected"
-        side = mechanism.side(part.size, entropy) if role in (ADDS, SUBTRACTS) else np.zeros(part.size, np.int64)
-        return counts - side if role == SUBTRACTS else counts + side
+        # Everyone draws, so that the time of an answer does not tell who was selected.
+        return counts + {ADDS: 1, SUBTRACTS: -1}.get(role, 0) * mechanism.side(part.size, entropy)
     return counts + mechanism.share(part.size, entropy)
 
 
