@@ -20,6 +20,8 @@ BENCHMARKS = {
     ),
     "ddml": ("benchmarks.paper.ddml", "DDML: MNIST, theory, known weights, whole updates protected, spam; --only takes one of these"),
     "ddml-speed": ("benchmarks.speed.ddml", "DDML: simulated updates a second, and draw + update pairs a second on each store"),
+    "sdq": ("benchmarks.paper.sdq", "SDQ: exactness, Nursery, Adult, held-out and made-up rows, collusion; --only takes one of these"),
+    "sdq-speed": ("benchmarks.speed.sdq", "SDQ: processor time of a member and a round, against MPyC's sum and Flower's masks"),
 }
 FIGURES = {
     "anonml-2": ("benchmarks.paper.anonml_errors", "best p and q by number of cells"),
@@ -33,6 +35,10 @@ FIGURES = {
     "ddml-3": ("benchmarks.paper.ddml_curves", "MNIST: other ways to keep 20 instances"),
     "ddml-4": ("benchmarks.paper.ddml_curves", "MNIST: the same for several k, with a tenth of the learning rate"),
     "ddml-5": ("benchmarks.paper.ddml_known", "true against learned weights of the model with 33 known ones"),
+    "sdq-3a": ("benchmarks.paper.sdq_figures", "made-up rows: accuracy by rows of each database"),
+    "sdq-3b": ("benchmarks.paper.sdq_figures", "made-up rows: accuracy by budget"),
+    "sdq-3c": ("benchmarks.paper.sdq_figures", "made-up rows: accuracy by number of databases"),
+    "sdq-3d": ("benchmarks.paper.sdq_figures", "Nursery: accuracy by budget"),
 }
 TRIALS = 20
 """Repetitions of a point of a figure, where its module has no number of its own."""
@@ -49,7 +55,7 @@ def main() -> None:
     run.add_argument("--only", metavar="TEXT", help="only what has this in its name, where a benchmark can choose")
     figure = commands.add_parser("figure", help="draw one figure of a paper (needs shoal[report])")
     figure.add_argument("name", choices=sorted(FIGURES))
-    figure.add_argument("--trials", type=int, help="repetitions of each point (AnonML: 20, its paper: 400 to 500; DDML: 1)")
+    figure.add_argument("--trials", type=int, help="repetitions of each point (AnonML: 20, its paper: 400 to 500; DDML and SDQ: 1)")
     figure.add_argument("--to", type=Path, default=Path("docs/benchmarks"), metavar="DIR", help="where the SVG goes")
     for command in (run, figure):
         command.add_argument("--json", action="store_true", help="print one JSON object per figure")
