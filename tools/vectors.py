@@ -34,7 +34,7 @@ from shoal.protocols.anonml.partitions import feature_subsets
 from shoal.protocols.ddml.messages import Draw, Instance, Update
 from shoal.protocols.joint.messages import JointFrame
 from shoal.protocols.sdq import messages as sdq_messages
-from shoal.protocols.sdq.joining import _box_info, _box_statement, digest_of, key_statement
+from shoal.protocols.sdq.joining import _box_info, _box_statement, digest_of, key_statement, seated
 from shoal.protocols.sdq.queries import Condition, Count, Histogram, Marginals
 from shoal.protocols.sdq.script import Course
 from shoal.protocols.sums import messages as sum_messages
@@ -493,7 +493,10 @@ def sdq() -> dict[str, Any]:
         sdq_messages.Contributions(**about, boxes=(box,)),
         sdq_messages.Settled(**about, position=2),
         sdq_messages.Unusable(**about, dealer=4),
+        sdq_messages.BrokenOff(**about),
+        sdq_messages.BrokenOff(**about, party=4),
         sdq_messages.Ended(study=STUDY),
+        sdq_messages.Ended(study=STUDY, reason="Round 3 is given up."),
         JointFrame(**about, sender=0, to=2, number=300, sealed=b"sealed"),
         sum_messages.SumKeys(**signed, query=digest, mask=key, box=key, commitment=digest),
         sum_messages.SumKeyList(**about, members=(0, 3), entries=bytes(192)),
@@ -520,24 +523,27 @@ def sdq() -> dict[str, Any]:
             {"round": 0, "boxes": [{"member": 0, "box": bytes(32769), "signature": signature}]},
             "MSG-005",
         ),
+        "a reason of 501 characters": ("sdq.ended", {"reason": "x" * 501}, "MSG-005"),
         "a frame to a negative party": ("joint.frame", {"round": 0, "sender": 0, "to": -1, "number": 0, "sealed": b""}, "MSG-005"),
         "a message of another name": ("sdq.answer", ask, "MSG-004"),
     }
     keys = keys_of(MEMBERS[0], CONTEXT, 0)
+    committee = [party.replace(party=0, box=digest), party, party.replace(party=3, box=bytes([5]) * 32)]
     return {
         "study": STUDY.hex(),
         "read": read(good),
         "refused": refused(bad),
         "queries": [{"hex": encode(one).hex(), "digest": digest_of(one).hex()} for one in asks],
         "context": tagged(asdict(CONTEXT)),
+        "committee": {"keys": [tagged(one.model_dump()) for one in committee], "query": seated(CONTEXT, committee).query.hex()},
         "statements": {
             "sum.keys": keys_statement(CONTEXT, 0, keys).hex(),
             "sum.shares": shares_statement(CONTEXT, 0, digest, b"boxes", b"commitments", b"signatures").hex(),
             "sum.masked": masked_statement(CONTEXT, 0, digest, (0, 1, 3), b"vector").hex(),
             "sum.unmask": unmask_statement(CONTEXT, 0, b"shares").hex(),
             "sdq.joint-key": key_statement(CONTEXT, 2, key).hex(),
-            "sdq.scores": _box_statement(CONTEXT, 4, 2, key, b"box").hex(),
-            "sealed scores": _box_info(CONTEXT, 4, 2).hex(),
+            "sdq.scores": _box_statement(seated(CONTEXT, committee), 4, 2, key, b"box").hex(),
+            "sealed scores": _box_info(seated(CONTEXT, committee), 4, 2).hex(),
         },
     }
 

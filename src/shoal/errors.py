@@ -84,7 +84,7 @@ CODES: dict[str, str] = {
     "SDQ-001": "A course of an SDQ study was named that no answers can lead to. A database does not answer.",
     "SDQ-002": "A free count was asked for that the study does not allow.",
     "SDQ-003": "A message of an SDQ study is not due, or does not fit the joint computation that it belongs to.",
-    "SDQ-004": "A round of an SDQ study was given up: too few databases answered in time. What was sent is spent.",
+    "SDQ-004": "A round of an SDQ study was given up: too few answered in time, or a joint computation broke off. What was sent is spent.",
     "CRYPTO-001": "A signature, a sealed box, a share of a secret or a public key does not verify. What came with it is not used.",
     "SUM-001": "A secure sum was asked for among members, or with a threshold, that it cannot have.",
     "SUM-002": "A value is too large to be summed: the sum could overflow.",

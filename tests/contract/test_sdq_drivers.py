@@ -32,7 +32,22 @@ from shoal.messages.base import Message
 from shoal.participant.ledger_file import LedgerFile
 from shoal.privacy.records import State
 from shoal.privacy.rounding import grains_up
-from shoal.protocols.base import AGGREGATOR, Abort, Effects, Host, Input, Ledger, MemoryLedger, Outcome, Release, Send, run_local
+from shoal.protocols.base import (
+    AGGREGATOR,
+    START,
+    Abort,
+    Broken,
+    Effects,
+    Host,
+    Input,
+    Ledger,
+    MemoryLedger,
+    Outcome,
+    Progress,
+    Release,
+    Send,
+    run_local,
+)
 from shoal.protocols.sdq.aggregator import Mined
 from shoal.protocols.sdq.following import Following
 from shoal.protocols.sdq.messages import Counts, JointKey, Scores, Settled
@@ -170,12 +185,81 @@ def test_nobody_may_drop_out_where_two_are_selected(kind: type[Message]) -> None
     assert begun == {JointKey: 0, SumKeys: 0, SumMasked: 4, SumUnmask: 5}[kind]
 
 
-@pytest.mark.parametrize("kind", [JointKey, Scores, Settled])
-def test_a_member_of_the_committee_that_vanishes_ends_the_study(kind: type[Message]) -> None:
+@pytest.mark.parametrize("who", range(N))
+def test_whoever_is_missing_others_choose(who: int) -> None:
+    outcome, _, ledgers = without("plus", {who: JointKey})
+    mined = outcome.results[AGGREGATOR]
+    assert isinstance(mined, Mined) and set(mined.n_answering) == {4} and not outcome.aborted
+    assert [spent(ledger) > 0 for ledger in ledgers.values()] == [i != who for i in range(N)]
+
+
+@pytest.mark.parametrize("kind", [Scores, Settled])
+def test_a_member_of_the_committee_that_vanishes_once_it_is_seated_ends_the_study(kind: type[Message]) -> None:
     outcome, _, ledgers = without("plus", {1: kind})
     error = outcome.aborted[AGGREGATOR]
     assert error.code == "SDQ-004" and "Round 0 is given up" in error.what and "3 are needed" in error.what
-    assert sum(spent(ledger) > 0 for ledger in ledgers.values()) == {JointKey: 0, Scores: 4, Settled: 5}[kind]
+    assert sum(spent(ledger) > 0 for ledger in ledgers.values()) == {Scores: 4, Settled: 5}[kind]
+
+
+def test_too_few_for_a_committee_end_the_study_before_anything_is_spent() -> None:
+    outcome, _, ledgers = without("plus", dict.fromkeys((0, 2, 3), JointKey))
+    assert "2 databases sent keys" in outcome.aborted[AGGREGATOR].what
+    assert {spent(ledger) for ledger in ledgers.values()} == {0}
+
+
+# Everyone is told.
+
+
+def check_told(outcome: Outcome, names: set[str]) -> None:
+    """Raise AssertionError unless these databases have ended with the reason for which the study was given up, and know no secrets."""
+    reason = outcome.aborted[AGGREGATOR].what
+    assert set(outcome.aborted) == {AGGREGATOR, *names}
+    for name in names:
+        error, state = outcome.aborted[name], outcome.states[name]
+        assert error.code == "SDQ-004" and reason in error.what
+        assert state.is_over and state.box == b"" and state.role is None
+        assert state.sitting is None or state.sitting.own == state.sitting.mask == b""
+
+
+@pytest.mark.parametrize("driver", ["local", "lossy network"])
+@pytest.mark.parametrize("name, kind", [("paper", SumMasked), ("selected", SumKeys), ("plus", Scores), ("local", Counts)])
+def test_a_study_that_is_given_up_is_given_up_by_all(driver: str, name: str, kind: type[Message]) -> None:
+    outcome, _, _ = without(name, {1: kind, 2: kind}, DRIVERS[driver])
+    check_told(outcome, {"peer-0", "peer-3", "peer-4"})
+
+
+def test_a_database_that_comes_back_in_time_hears_that_the_study_was_given_up() -> None:
+    """One that comes back later hears nothing, and answers nothing."""
+    for back, told in ((130_000, {f"peer-{i}" for i in range(N)}), (400_000, {"peer-1", "peer-2"})):
+        absences = dict.fromkeys(["peer-0", "peer-3", "peer-4"], (0, back))
+        outcome, peers, ledgers = play(over(Faults(max_delay=50, absences=absences)), "paper", 3)
+        check(peers, outcome, ledgers)
+        check_told(outcome, told)
+
+
+class Faint(SDQPeer):
+    """Its joint computations break off."""
+
+    party: int | None = None
+
+    def computing(self, state: Following, given: Progress, now: datetime, entropy: Entropy) -> tuple[Following, Effects]:
+        broken = Broken(given.task, LocalProtocolError("JOINT-001", "It died."), self.party)
+        return super().computing(state, broken, now, entropy)
+
+
+@pytest.mark.parametrize("name", ["plus", "selected"])
+@pytest.mark.parametrize("party, named", [(None, "broke off."), (2, "by what peer-2 sent")])
+def test_a_computation_that_broke_ends_the_study_at_once(name: str, party: int | None, named: str) -> None:
+    _, peers = make(name, free=FREE)
+    honest = peers["peer-1"]
+    faint = Faint(honest.script, honest.member, honest._table.reveal(), honest.free)
+    faint.party = party
+    outcome, peers, ledgers = play(run_local, name, 1, peers={"peer-1": faint}, options={"patience": timedelta(days=1)})
+    check(peers, outcome, ledgers)
+    error = outcome.aborted[AGGREGATOR]
+    assert error.code == "SDQ-004" and "Round 0 is given up: the joint computation of peer-1" in error.what and named in error.what
+    check_told(outcome, set(peers))
+    assert max(sent.at for sent in outcome.sent) == START, "nobody has waited for anything"
 
 
 # Ledgers.

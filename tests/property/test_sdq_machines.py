@@ -19,7 +19,7 @@ from shoal.protocols.base import AGGREGATOR, START, Computed, MemoryLedger, Rece
 from shoal.protocols.joint.messages import JointFrame
 from shoal.protocols.sdq.aggregator import Mining
 from shoal.protocols.sdq.following import Following
-from shoal.protocols.sdq.messages import Ask, Counts, Ended, JointKeys, Settled, Unusable
+from shoal.protocols.sdq.messages import Ask, BrokenOff, Counts, Ended, JointKeys, Settled, Unusable
 from shoal.protocols.sdq.queries import Condition, Count, Histogram, Marginals
 from shoal.protocols.sdq.script import Course
 from shoal.protocols.sums.messages import SumBoxes
@@ -119,6 +119,7 @@ def test_an_aggregator_bears_whatever_databases_send(data: st.DataObject, name: 
                         JointFrame(
                             study=study, round=0, sender=data.draw(st.integers(0, 5)), to=data.draw(st.integers(0, 5)), number=0, sealed=b""
                         ),
+                        BrokenOff(study=study, round=0, party=data.draw(st.none() | st.integers(0, 5))),
                         Ended(study=study),
                     ]
                 )

@@ -29,7 +29,8 @@ STUDIES = sorted(path.stem for path in EXAMPLES.glob("*.toml"))
 def test_is_a_study_without_doubts(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     check(EXAMPLES / f"{name}.toml", json=True)
     told = json.loads(capsys.readouterr().out)
-    assert told["warnings"] == []
+    # Each weight of this one is protected by itself only, as its paper has it.
+    assert [warning.partition(":")[2][:31] for warning in told["warnings"]] == [" this protects next to nothing;"] * (name == "ddml-known")
 
 
 @pytest.mark.parametrize("name", STUDIES)

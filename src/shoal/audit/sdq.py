@@ -29,7 +29,7 @@ from shoal.privacy.rounding import grains_up
 from shoal.protocols.base import AGGREGATOR, MemoryLedger, run_local
 from shoal.protocols.joint.computing import selected
 from shoal.protocols.sdq.aggregator import Mining, SDQAggregator
-from shoal.protocols.sdq.joining import parties_of
+from shoal.protocols.sdq.joining import n_parties
 from shoal.protocols.sdq.noise import mechanism_of
 from shoal.protocols.sdq.params import Ints, Params, Table
 from shoal.protocols.sdq.peer import SDQPeer
@@ -150,7 +150,7 @@ class Stage:
         self.rounds = [asked for course in courses if (asked := script.round(course)) is not None]
         n_choices = sum(asked.is_choice for asked in self.rounds)
         # Nobody of a committee may be missing; whoever is needed for that alone puts nothing into the sums.
-        n_present = max(self.params.minimum, len(parties_of(self.params, is_choice=True)) if n_choices else 0)
+        n_present = max(self.params.minimum, n_parties(self.params, True) if n_choices else 0)
         self._members = [Member(self._terms, me, identities[me]) for me in range(n_present)]
         self._tables, self._others = neighbours(self.params, courses[-1].choices[:n_choices]), elsewhere(self.params)
         self._miner = Pretence(script, (*courses[:-1], *courses[-2:]))

@@ -85,7 +85,8 @@ def simulate(
         A new directory for run.json, which is what --json prints, and model.json: simulated, true, and model, that of the first run.
         A tree is there as tree.txt and tree.svg too.
     dropout
-        Share of the people, or devices, who do not answer. Of the databases of sdq so many vanish, rounded up.
+        Share of the people, devices or databases that do not answer. Databases of sdq, rounded up, are away before the study begins; none
+        vanishes later, as one might that sits in the committee.
     without_perturbation
         Without any noise, to see what it costs: ddml, sdq, and anonml's variant paper.
     in_flight
@@ -154,10 +155,11 @@ def simulate(
         "engine": engine,
         "seconds": seconds,
     }
-    failure = None if out is None else _write(out, files_of(result, points, params, runs))
+    files = files_of(result, points, params, runs)
+    failure = None if out is None else _write(out, files)
     base = f"shoal simulate {shell_word(study)} --data {shell_word(data)}"
     next_command = f"{base} --sweep epsilon=0.5,1,2,4" if not sweeps else f"shoal check {shell_word(study)}"
-    text = describe(result) + ("" if out is None or failure else f"\nwrote     {shown(str(out / 'run.json'))}")
+    text = describe(result) + ("" if out is None or failure else f"\nwrote     {_written(out, files)}")
     # What took hours is told even where it could not be kept.
     emit(result | ({"error": failure.to_dict()} if failure else {}), text, json=json, next_command=next_command)
     if failure and json:
@@ -170,7 +172,7 @@ def _check(repeats: int, dropout: float, is_contradiction: bool) -> None:
     if not 1 <= repeats <= MAX_REPEATS:
         raise UsageError("USAGE-001", f"--repeats {repeats} cannot be run.", fix=f"Give a number from 1 to {MAX_REPEATS:,}.")
     if not 0 <= dropout < 1:
-        raise UsageError("USAGE-001", f"--dropout {dropout} is not a share of people of whom some answer.", fix="--dropout 0.2")
+        raise UsageError("USAGE-001", f"--dropout {dropout} is not a share that leaves some who answer.", fix="--dropout 0.2")
     if is_contradiction:
         what = "Without perturbation there is no epsilon that could be varied."
         raise UsageError("USAGE-001", what, fix="Leave out --without-perturbation, or the sweep of epsilon.")
@@ -198,6 +200,14 @@ def _write(out: Path, files: dict[str, str]) -> ShoalError | None:
     except ShoalError as error:
         return error
     return None
+
+
+def _written(out: Path, files: dict[str, str]) -> str:
+    """The files of a run, or of a sweep those of its points by their kinds."""
+    alone = [name for name in files if "/" not in name]
+    kinds = sorted({name.partition("/")[2] for name in files if "/" in name})
+    of_points = f"; in a directory of each point {', '.join(kinds)}" if kinds else ""
+    return f"{shown(str(out))}: {', '.join(alone)}{of_points}"
 
 
 def _price(study: Study, without_perturbation: bool) -> dict[str, Any]:

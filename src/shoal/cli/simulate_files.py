@@ -47,7 +47,7 @@ def files_of(
         files[_name(point, "model.json")] = _json({"simulated": True, "model": outcomes[0].model})
         tree = tree_of(each, outcomes[0])
         if tree is not None:
-            files |= {_name(point, "tree.txt"): tree.to_text() + "\n", _name(point, "tree.svg"): tree.to_svg()}
+            files |= {_name(point, "tree.txt"): tree.to_text(width=None, n_classes=None) + "\n", _name(point, "tree.svg"): tree.to_svg()}
     return files
 
 

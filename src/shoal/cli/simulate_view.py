@@ -168,7 +168,8 @@ def _is_whole(points: Sequence[Mapping[str, Any]]) -> bool:
 def _answers(point: Mapping[str, Any]) -> str:
     """How many answers each kind of phase had; of sums how many were learned, and in how many rounds."""
     if "phases" not in point:
-        return f"{counted(sum(point['answers']), 'noisy figure')} learned in {counted(len(point['answers']), 'round')} (first run)"
+        figure = "figure" if point["noise"] is None else "noisy figure"
+        return f"{counted(sum(point['answers']), figure)} learned in {counted(len(point['answers']), 'round')} (first run)"
     parts = []
     for name, group in groupby(zip(point["phases"], point["answers"], strict=True), key=lambda pair: pair[0]):
         counts = [n for _, n in group]
@@ -192,7 +193,9 @@ def _table(result: Mapping[str, Any]) -> list[str]:
     ]
     n_blank = len(heads) - len(measures) - 1
     for name in [name for name in _YARDSTICKS if name in result]:
-        body.append([_YARDSTICKS[name], *[""] * n_blank, *(_figure(measure, result[name][measure]) for measure in measures)])
+        # Beside another learner without privacy it has to be said which one this is.
+        by = "logistic regression " if name == "without_privacy" and result["protocol"] == "sdq" else ""
+        body.append([by + _YARDSTICKS[name], *[""] * n_blank, *(_figure(measure, result[name][measure]) for measure in measures)])
     widths = [max(len(row[i]) for row in [heads, *body]) for i in range(len(heads))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [heads, *body]]
 

@@ -83,7 +83,7 @@ def rows(estimator: Any, X: object, names: Sequence[str] | None, *, is_first: bo
         columns = from_frame(X, names)
         validate_data(estimator, X, reset=is_first, skip_check_array=True)
         if not n_rows(columns):
-            raise EstimatorError("DATA-007", "The data has 0 rows.", why="One row is one peer.", fix="Give at least one row.")
+            raise EstimatorError("DATA-007", "The data has 0 rows.", why="There is nothing to learn from.", fix="Give at least one row.")
         return columns
     return from_frame(validate_data(estimator, _array(X), reset=is_first, dtype=None, ensure_all_finite="allow-nan"), names)
 

@@ -45,8 +45,8 @@ class _SDQ(Estimator):
         y
             The label of each row; with a schema, one of the label's values, or a number or a truth value that reads like it.
         holders
-            Who holds each row: one database for each name, three or more. None deals the rows to ten databases and warns
-            (`HoldersDealtWarning`).
+            Who holds each row: one database for each name, three or more, or two with trust local. None deals the rows to ten databases
+            and warns (`HoldersDealtWarning`).
         """
         return self._fit(X, y, holders)
 
@@ -57,7 +57,7 @@ class _SDQ(Estimator):
     def _learn(self, X: Any, y: Any, holders: Any) -> None:
         schema, columns, labels = self._read(X, y)
         entropy = entropy_of(self.random_state)
-        whose = _databases(holders, len(labels), entropy)
+        whose = _databases(holders, len(labels), entropy, 2 if self.trust == "local" else _FEWEST)
         n_databases = int(whose.max()) + 1
         study = make_study(schema, n_databases, self._settings(n_databases, len(labels)))
         privacy = self._privacy(study, [_NOT_NAMED] if holders is None else [])
@@ -221,19 +221,20 @@ class SDQNaiveBayesClassifier(Classifier, _SDQ):
         return {"learner": "naive-bayes", "max_colluders": self.max_colluders}
 
 
-def _databases(holders: Any, n_rows: int, entropy: Entropy) -> npt.NDArray[Any]:
-    """The database of each row: its holder's, or one of those to which rows are dealt, with a warning."""
+def _databases(holders: Any, n_rows: int, entropy: Entropy, fewest: int) -> npt.NDArray[Any]:
+    """The database of each row: its holder's, or one of those to which rows are dealt, with a warning; an error where they are too few."""
     n_dealt = min(_DEALT, n_rows)
     whose = deal(n_rows, n_dealt, entropy) if holders is None else holder_numbers(holders, n_rows)
     n_databases = int(whose.max()) + 1
-    if n_databases < _FEWEST:
+    if n_databases < fewest:
         told = (
             f"X has {counted(n_rows, 'row')} to deal to databases"
             if holders is None
             else f"holders names {counted(n_databases, 'database')}"
         )
-        why = "Of two, each would learn the other's counts from the sum."
-        raise EstimatorError("SPEC-021", f"{told}; a secure sum needs {_FEWEST}.", why=why, fix="Give rows of three holders or more.")
+        why = "Of two, each would learn the other's counts from the sum." if fewest == _FEWEST else None
+        needs = f"{'a secure sum' if fewest == _FEWEST else 'sdq'} needs {fewest}"
+        raise EstimatorError("SPEC-021", f"{told}; {needs}.", why=why, fix=f"Give rows of {fewest} holders or more.")
     if holders is None:
         warnings.warn(
             f"Nobody said who holds which row: the rows were dealt at random to {n_databases} databases. "

@@ -51,9 +51,10 @@ def make_study(schema: Schema, n_peers: int, settings: Mapping[str, Any]) -> Stu
     """
     if schema.label is None:
         raise EstimatorError("SCHEMA-001", "The schema declares no label.", fix="Give Schema(..., label=...).")
+    who = "database" if settings["protocol"] == "sdq" else "peer"
     document = {
         "title": "A simulation",
-        "purpose": f"To predict {schema.label.name} from {counted(len(schema.columns), 'feature')} of {counted(n_peers, 'peer')}.",
+        "purpose": f"To predict {schema.label.name} from {counted(len(schema.columns), 'feature')} of {counted(n_peers, who)}.",
         "contact": "whoever runs it",
         "label": _public(schema.label),
         "feature": [*map(_feature, schema.features), *map(_text, schema.texts)],

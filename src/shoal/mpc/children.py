@@ -177,15 +177,15 @@ class Children:
                 self._ready.append((child.owner, Computed(child.task, (int.from_bytes(payload, "little", signed=True),))))
                 self._drop(child)
             case Kind.REFUSED:
-                self._break(child, RemoteProtocolError("JOINT-002", f"Party {party} sent what the computation cannot use."))
+                self._break(child, RemoteProtocolError("JOINT-002", f"Party {party} sent what the computation cannot use."), party)
             case _:
                 self._break(child, _broken(f"failed with {payload.decode()}"))
 
     def _is_here(self, child: _Child) -> bool:
         return (child.owner, child.task) in self._children
 
-    def _break(self, child: _Child, error: ShoalError) -> None:
-        self._ready.append((child.owner, Broken(child.task, error)))
+    def _break(self, child: _Child, error: ShoalError, party: int | None = None) -> None:
+        self._ready.append((child.owner, Broken(child.task, error, party)))
         self._drop(child)
 
     def _drop(self, child: _Child) -> None:

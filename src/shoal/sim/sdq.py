@@ -39,7 +39,7 @@ def facts(params: Params) -> dict[str, Any]:
         "noise": None if params.is_bare else params.noise,
         "n_databases": params.n_databases,
         "max_colluders": params.max_colluders,
-        "n_honest": params.n_honest,
+        "n_honest": None if params.noise == "two-selected" else params.n_honest,
     }
 
 
@@ -119,11 +119,16 @@ def who_answers(params: Params, task: Task) -> npt.NDArray[np.bool_]:
     n, minimum = params.n_databases, params.minimum
     n_answering = n - math.ceil(round(task.dropout * n, 9))
     if n_answering < minimum:
+        why = "The noise is made for that many shares. The others refuse to open it, and what they sent is spent."
+        fix = "A smaller --dropout, or a smaller minimum under [participation]."
+        if params.noise == "two-selected":
+            why = "Two databases add all of the noise, and nobody knows whether one of them is missing."
+            fix = 'No --dropout, or noise = "all-contribute" under [sdq].'
         raise UsageError(
             "SUM-003",
             f"With a dropout of {task.dropout}, {n_answering} of {n} databases are left; a sum of fewer than {minimum} is not opened.",
-            why="The noise is made for that many shares. The others refuse to open it, and what they sent is spent.",
-            fix="A smaller --dropout, or a smaller minimum under [participation].",
+            why=why,
+            fix=fix,
         )
     return deal(n, n, task.entropy.spawn("dropout")) < n_answering
 

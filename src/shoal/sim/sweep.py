@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import product
+from typing import Any
 
 from pydantic import ValidationError
 
 from shoal.errors import SpecError, UsageError
 from shoal.names import shown
+from shoal.protocols.sdq.params import default_choice
 from shoal.sim.runs import Outcome
 from shoal.sim.scores import Mean, mean_of
 from shoal.study.explain import explain
+from shoal.study.rules import default_colluders
+from shoal.study.settings import SDQ
 from shoal.study.spec import Study
 
 SWEPT = {
@@ -114,13 +118,22 @@ def vary(study: Study, settings: Settings) -> Study:
     if study.sdq is not None:
         # As many databases as before may drop out.
         asked["minimum"] = max(1, asked["minimum"] + content["sdq"]["n_databases"] - study.sdq.n_databases)
-    # Whoever varies the size does not ask for a minimum that it cannot reach.
-    asked["minimum"] = min(asked["minimum"], max(1, asked["size"]))
+        content["sdq"] = _by_their_rules(study.sdq, content["sdq"], settings)
+    else:
+        # Whoever varies the size does not ask for a minimum that it cannot reach.
+        asked["minimum"] = min(asked["minimum"], max(1, asked["size"]))
     try:
         return Study.from_content(content)
     except ValidationError as error:
         first = explain(error)[0]
         raise SpecError(first.code, f"sweep  {first.what}", fix=first.fix) from None
+
+
+def _by_their_rules(before: SDQ, varied: dict[str, Any], settings: Settings) -> dict[str, Any]:
+    """The table [sdq] without the figures that were what their rule gives, so that it gives them anew."""
+    n, c = before.n_databases, before.max_colluders
+    follows = {"max_colluders": c == default_colluders(n), "choice": before.choice == default_choice(n, c)}
+    return {key: value for key, value in varied.items() if key in settings or not follows.get(key)}
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, Mean]:

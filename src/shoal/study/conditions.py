@@ -140,7 +140,10 @@ def _references(study: Study) -> Iterator[Problem]:
     schema = study.schema()
     names = (*schema.names, study.label.name)
     yield from _crosses(study)
-    for i, name in enumerate(study.queries.features if study.queries else ()):
+    asked = study.queries.features if study.queries else ()
+    for i, name in enumerate(asked):
+        if name in asked[:i]:
+            yield Problem("SPEC-021", ("queries", "features", i), f"[queries] names {name} twice.", "Name each feature once.")
         if name not in names:
             yield Problem(
                 "SPEC-021", ("queries", "features", i), f"[queries] names {name}, which is neither a feature nor the label.", _choose(names)

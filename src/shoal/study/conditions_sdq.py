@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from shoal.protocols.sdq.params import MAX_COMMITTEE, committee_size
+from shoal.protocols.sdq.params import MAX_COMMITTEE, MAX_SCORES, committee_size
 from shoal.study.problems import Problem
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _numbers(study: Study, table: SDQ) -> Iterator[Problem]:
         yield from _selected(table, minimum)
     elif study.trust == "secure-sum":
         yield from _survivors(table, minimum)
-        yield from _committee(table)
+        yield from _committee(table, len(study.feature))
 
 
 def _survivors(table: SDQ, minimum: int) -> Iterator[Problem]:
@@ -93,7 +93,7 @@ def _survivors(table: SDQ, minimum: int) -> Iterator[Problem]:
     )
 
 
-def _committee(table: SDQ) -> Iterator[Problem]:
+def _committee(table: SDQ, n_features: int) -> Iterator[Problem]:
     n, c, most = table.n_databases, table.max_colluders, min(table.n_databases, MAX_COMMITTEE)
     if table.choice == "mpc" and committee_size(c) > most:
         yield Problem(
@@ -102,6 +102,13 @@ def _committee(table: SDQ) -> Iterator[Problem]:
             f'choice = "mpc" needs a committee with an honest majority: {committee_size(c)} databases where {c} may collude. '
             + (f"There are {n}." if n <= MAX_COMMITTEE else f"A committee has at most {MAX_COMMITTEE}."),
             f'choice = "sums", or max_colluders = {(most - 1) // 2}',
+        )
+    elif table.choice == "mpc" and n * n_features > MAX_SCORES:
+        yield Problem(
+            "SPEC-021",
+            ("sdq", "choice"),
+            f'choice = "mpc" with {n} databases and {n_features:,} features: a committee cannot take that many scores at once.',
+            f'choice = "sums", or at most {MAX_SCORES // n:,} features',
         )
 
 

@@ -1,4 +1,4 @@
-"""What a reader of a study has to be told loudly: that too few take part to learn anything, or that it is over."""
+"""What a reader of a study has to be told loudly: that it hardly protects, that too few take part to learn anything, or that it is over."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from datetime import datetime
 
 from shoal.names import counted
 from shoal.privacy.rounding import show
+from shoal.study.odds import at_most
 from shoal.study.plan import Plan
 from shoal.study.price_people import forecast_anonml
 from shoal.study.typeset import moment
+
+WEAK = 10.0
+"""From this epsilon on, all releases together, whoever guesses may become all but certain."""
 
 
 def doubts(plan: Plan, now: datetime) -> tuple[str, ...]:
@@ -21,7 +25,15 @@ def doubts(plan: Plan, now: datetime) -> tuple[str, ...]:
     now
         The present moment, in UTC.
     """
-    return (*_hopeless(plan), *_over(plan, now))
+    return (*_weak(plan), *_hopeless(plan), *_over(plan, now))
+
+
+def _weak(plan: Plan) -> list[str]:
+    epsilon = plan.everything.epsilon
+    if epsilon < WEAK:
+        return []
+    odds = f"whoever thinks something 50 of 100 likely may be moved to {at_most(50, epsilon)} of 100"
+    return [f"Epsilon {show(epsilon)} in all: this protects next to nothing; {odds}. Ask for less, or say so to those who take part."]
 
 
 def _hopeless(plan: Plan) -> list[str]:

@@ -25,6 +25,7 @@ _BODY = COLUMNS - _HEAD - 4
 
 SIMULATED = "This is a simulation: nothing was protected by this run, and nothing was sent."
 UNDO = "You may leave at any time; what was already sent stays sent."
+UNDO_HELD = "Your database may leave at any time; what it has already sent stays sent."
 
 _UNITS = {
     Unit.PERSON: "everything about one person (unit: person)",
@@ -40,7 +41,7 @@ _RELATIONS = {
 _TRUST = {
     "local": "what leaves is already private; nobody has to be trusted",
     "shuffled": "what leaves is already private; the crowd hides it better where messages cannot be linked to people",
-    "secure-sum": "only sums can be read; fewer parties than the study's threshold may work together against you",
+    "secure-sum": "only sums can be read",
 }
 
 
@@ -65,6 +66,12 @@ class Statement:
         Digest of the manifest; empty in a simulation.
     n_weights
         Number of weights of an update, for the unit weight, whose releases are priced for each weight by itself.
+    max_rows
+        Most rows of one unit that are used, where the participant is a database with rows of others; None where it speaks for itself.
+    colluders
+        Of a secure sum: how many databases may work together, and of how many; None for other trust.
+    provided
+        On what the guarantee depends besides, in words that can follow "If"; empty where on nothing.
     paper_epsilon
         The total of a paper's own accounting where it differs, stated beside the guarantee.
     shuffled
@@ -105,6 +112,9 @@ class Statement:
     bytes: int | None = None
     digest: str = ""
     n_weights: int | None = None
+    max_rows: int | None = None
+    colluders: tuple[int, int] | None = None
+    provided: str = ""
     paper_epsilon: float | None = None
     shuffled: Amplified | None = None
     budget: BudgetLine | None = None
@@ -115,7 +125,7 @@ class Statement:
     simulated: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("title", "purpose", "contact", "protocol", "trust", "leaves", "seen_by", "how", "digest", "undo"):
+        for name in ("title", "purpose", "contact", "protocol", "trust", "leaves", "seen_by", "how", "digest", "provided", "undo"):
             object.__setattr__(self, name, clean(getattr(self, name)))
         for name in ("rests_on", "not_covered"):
             object.__setattr__(self, name, tuple(clean(item) for item in getattr(self, name)))
@@ -177,11 +187,10 @@ class Statement:
         yield "By", (self.contact,)
         if self.closes is not None:
             yield "Closes", (moment(self.closes),)
-        yield "Protocol", (f"{self.protocol}, {self.trust}" + (f": {_TRUST[self.trust]}" if self.trust in _TRUST else ""),)
+        yield "Protocol", (self._protocol,)
         yield "Leaves here", (self.leaves + ("" if self.bytes is None else f" (at most {counted(self.bytes, 'byte')})"),)
         yield "Seen by", (self.seen_by,)
-        unit = _UPDATES if self.scope.unit is Unit.UPDATE and self._n_releases > 1 else _UNITS[self.scope.unit]
-        yield "Protects", (f"{unit}: {_RELATIONS[self.scope.relation]}; against {self.scope.adversary}",)
+        yield "Protects", (f"{self._unit}: {_RELATIONS[self.scope.relation]}; against {self.scope.adversary}",)
         yield "Guarantee", tuple(self._guarantee())
         yield "Releases", tuple(map(str, self.releases))
         yield "In words", tuple(map(str, self._odds()))
@@ -195,8 +204,25 @@ class Statement:
             yield "Not covered", self.not_covered
         yield "Undo", (self.undo,)
 
+    @property
+    def _protocol(self) -> str:
+        means = f": {_TRUST[self.trust]}" if self.trust in _TRUST else ""
+        if self.colluders is not None:
+            c, n = self.colluders
+            few = f"at most {c} of the {n} databases work together" if c else f"none of the other {n - 1} databases helps the miner"
+            means += f", as long as {few} against you"
+        return f"{self.protocol}, {self.trust}{means}"
+
+    @property
+    def _unit(self) -> str:
+        if self.scope.unit is Unit.PERSON and self.max_rows is not None:
+            used = f"at most {counted(self.max_rows, 'row')} {'is' if self.max_rows == 1 else 'are'} used"
+            return f"everything that this database holds about one person ({used}; unit: person)"
+        return _UPDATES if self.scope.unit is Unit.UPDATE and self._n_releases > 1 else _UNITS[self.scope.unit]
+
     def _odds(self) -> tuple[Odds, ...]:
-        return odds_of(self.scope, self.epsilon, self.delta, None if self._p is None else self.everything)
+        everything = None if self._p is None else self.everything
+        return odds_of(self.scope, self.epsilon, self.delta, everything, self.max_rows is not None, self.provided)
 
     def _guarantee(self) -> Iterator[str]:
         if self._p is not None:
@@ -262,6 +288,9 @@ class Statement:
             "plain_sum": self.plain_sum,
             "paper_epsilon": self.paper_epsilon,
             "n_weights": self.n_weights,
+            "max_rows": self.max_rows,
+            "colluders": None if self.colluders is None else dict(zip(("at_most", "of"), self.colluders, strict=True)),
+            "provided": self.provided,
             "releases": [{"name": release.name, "count": release.count, **release.event.to_dict()} for release in self.releases],
             "odds": [odds.to_dict() for odds in self._odds()],
             "shuffled": None if self.shuffled is None else self._shuffled_dict(self.shuffled),

@@ -31,7 +31,13 @@ _PRESENCE_GUESS = {
     Unit.UPDATE: "that your update was made at all",
     Unit.WEIGHT: "that your update was made at all",
 }
+_HELD_GUESS = {
+    Unit.PERSON: ("that a certain person is in the data at all", "that something is true of a certain person"),
+    Unit.RECORD: (_PRESENCE_GUESS[Unit.RECORD], _REPLACE_GUESS[Unit.RECORD]),
+}
+"""Presence and value, where those who are protected are not those who read the label."""
 _EVERYTHING = "what you send"
+_HELD = "what your database sends"
 _ONE_NUMBER = "one number of one update, seen without anything else that came of your rows,"
 
 
@@ -47,12 +53,15 @@ class Odds:
         What holds for this question.
     by
         What is seen, in words that can be followed by "could move them".
+    provided
+        On what the guarantee depends, in words that can follow "If"; empty where it holds in any case.
     """
 
     guess: str
     epsilon: float
     delta: float
     by: str = _EVERYTHING
+    provided: str = ""
 
     @property
     def reach(self) -> float:
@@ -74,13 +83,14 @@ class Odds:
     def __str__(self) -> str:
         but = f", except with chance {show(self.exception)}" if self.delta > 0 else ""
         moved = f"{self.by} could move them to at most {at_most(50, self.reach)} of 100{but}"
-        return f"If someone thought it 50 of 100 likely {self.guess}, {moved}."
+        begin = f"If {self.provided}: if" if self.provided else "If"
+        return f"{begin} someone thought it 50 of 100 likely {self.guess}, {moved}."
 
     def to_dict(self) -> dict[str, object]:
         """Plain data, with the odds for several guesses, of 100."""
         moves = [{"from": prior, "to_at_most": float(at_most(prior, self.reach))} for prior in PRIORS]
         holds = {"epsilon": self.epsilon, "delta": self.delta, "moves": moves, "except_with_chance": self.exception}
-        return {"guess": self.guess, "by": self.by, **holds}
+        return {"guess": self.guess, "by": self.by, "provided": self.provided, **holds}
 
 
 def at_most(prior: int, epsilon: float) -> Decimal:
@@ -96,7 +106,14 @@ def at_most(prior: int, epsilon: float) -> Decimal:
     return exact.quantize(Decimal("0.1"), context=_CONTEXT)
 
 
-def odds_of(scope: Scope, epsilon: float, delta: float, everything: tuple[float, float] | None = None) -> tuple[Odds, ...]:
+def odds_of(
+    scope: Scope,
+    epsilon: float,
+    delta: float,
+    everything: tuple[float, float] | None = None,
+    is_held: bool = False,
+    provided: str = "",
+) -> tuple[Odds, ...]:
     """All that a participant should know of what an epsilon allows.
 
     Parameters
@@ -105,20 +122,25 @@ def odds_of(scope: Scope, epsilon: float, delta: float, everything: tuple[float,
         The guarantee.
     everything
         Epsilon and delta of all that is sent, where the guarantee is for one number of it: their odds come first.
+    is_held
+        Whether the participant holds rows of others, records or persons, who are the ones that are protected.
+    provided
+        On what the guarantee depends, in words that can follow "If".
 
     Notes
     -----
     Under add-remove, telling two values of a unit apart takes one removal and one addition: epsilon counts twice, and delta
     (1 + e^epsilon) times. The epsilon of a weight bounds what that number tells by itself, and nothing else (errata D-01, D-15).
     """
-    by = _ONE_NUMBER if scope.unit is Unit.WEIGHT else _EVERYTHING
+    by = _HELD if is_held else _ONE_NUMBER if scope.unit is Unit.WEIGHT else _EVERYTHING
+    presence, value = _HELD_GUESS[scope.unit] if is_held else (_PRESENCE_GUESS[scope.unit], _REPLACE_GUESS[scope.unit])
     if scope.relation is Relation.REPLACE:
-        found = [Odds(_REPLACE_GUESS[scope.unit], epsilon, delta, by)]
+        found = [Odds(value, epsilon, delta, by, provided)]
     else:
         twice = float_from_grains(2 * grains_up(epsilon))
         worse = min(1.0, delta * delta_growth(epsilon) * (1 + 1e-14))
         found = [
-            Odds(_PRESENCE_GUESS[scope.unit], epsilon, delta, by),
-            Odds(f"{_REPLACE_GUESS[scope.unit]}, knowing that the data is there", twice, worse, by),
+            Odds(presence, epsilon, delta, by, provided),
+            Odds(f"{value}, knowing that the data is there", twice, worse, by, provided),
         ]
     return (*([] if everything is None else [Odds(_REPLACE_GUESS[Unit.UPDATE], *everything)]), *found)

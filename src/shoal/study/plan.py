@@ -21,7 +21,7 @@ from shoal.protocols.ddml.step import charged
 from shoal.protocols.sdq.script import Script as SumScript
 from shoal.study.anonml import script_of
 from shoal.study.ddml import params_of
-from shoal.study.label import Statement
+from shoal.study.label import UNDO, UNDO_HELD, Statement
 from shoal.study.parts import Amplified, BudgetLine, Release
 from shoal.study.price_databases import forecast_sdq, price_sdq
 from shoal.study.price_holders import forecast_pfds, price_pfds
@@ -136,7 +136,8 @@ class Plan:
         notes += [] if self.params is None else notes_ddml(self.params)
         if study.data is not None:
             notes.append(
-                f"At most {study.max_rows} rows of a person are used; a person with rows at several participants spends at each of them."
+                f"At most {counted(study.max_rows, 'row')} of a person {'is' if study.max_rows == 1 else 'are'} used in each database; "
+                "someone in k of the databases spends k times this epsilon."
             )
         notes += [] if self.sdq is None else notes_sdq(study, self.sdq)
         return tuple(notes)
@@ -152,6 +153,7 @@ class Plan:
             Digest of the manifest, as it is shown to people.
         """
         study, central = self.study, self.central
+        is_held = study.protocol in ("sdq", "pfds")
         return Statement(
             title=study.title,
             purpose=study.purpose,
@@ -160,6 +162,9 @@ class Plan:
             trust=study.trust,
             leaves=leaves(study, self.script, self.params, self.sdq),
             seen_by=seen_by(study, self.sdq),
+            max_rows=study.max_rows if is_held else None,
+            colluders=_colluders(study),
+            provided="no database tells the miner anything" if study.sdq is not None and study.sdq.noise == "two-selected" else "",
             scope=self.loss.scope,
             epsilon=self.loss.epsilon,
             delta=self.loss.delta,
@@ -174,6 +179,7 @@ class Plan:
             closes=study.participation.closes,
             rests_on=() if self.sdq is None else rests_on_sdq(self.sdq),
             not_covered=not_covered(study, self.sdq),
+            undo=UNDO_HELD if is_held else UNDO,
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -209,7 +215,8 @@ def make_plan(study: Study, digest: bytes | None = None) -> Plan:
         # Totals are computed now: a plan that exists has a price.
         _ = plan.loss, plan.central
     except MechanismError as error:
-        raise unpriceable(f"A release of this study cannot be made: {error.what}", why=error.why, fix=error.fix) from None
+        what = f"A release of this study, whose epsilon is {show(study.privacy.epsilon)} in all, cannot be made: {error.what}"
+        raise unpriceable(what, why=error.why, fix=error.fix) from None
     return plan
 
 
@@ -233,6 +240,15 @@ def _pfds(study: Study) -> Plan:
 
 
 _PLANS = {"ddml": _ddml, "sdq": _sdq, "pfds": _pfds}
+
+
+def _colluders(study: Study) -> tuple[int, int] | None:
+    """How many databases of a secure sum may work together, and of how many."""
+    if study.trust != "secure-sum":
+        return None
+    if study.sdq is not None:
+        return study.sdq.max_colluders, study.sdq.n_databases
+    return None if study.pfds is None else (study.pfds.max_colluders, study.pfds.n_holders)
 
 
 def _hidden(event: Event, crowd: int, delta: float) -> Event:

@@ -136,7 +136,7 @@ class Queries(Table):
     """``[queries]``: counts that the analyst may ask for freely, each with a price of its own."""
 
     features: Annotated[tuple[Line, ...], Items, Field(min_length=1, max_length=MAX_FEATURES)] = Field(
-        description="Features and label that may be counted."
+        description="Features and label that may be counted, each once."
     )
     n_queries: Small = Field(description="Most counts that may be asked for.")
     epsilon_release: Epsilon = Field(description="Price of one count.")

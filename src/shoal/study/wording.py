@@ -9,6 +9,7 @@ import numpy as np
 from shoal.messages.base import Array
 from shoal.messages.codec import encode
 from shoal.names import counted
+from shoal.privacy.events import Unit
 from shoal.protocols.anonml.analysis import BITS, BLOCKS, PLACING, TABLES, packet_bytes, report_bytes, shares
 from shoal.protocols.anonml.params import Paper
 from shoal.protocols.anonml.plus import PlusScript
@@ -18,7 +19,7 @@ from shoal.protocols.ddml.params import Params
 from shoal.protocols.sdq.script import Script as SumScript
 from shoal.study.price_people import free_answers
 from shoal.study.spec import Study
-from shoal.study.wording_sdq import leaves_sdq, not_covered_sdq, seen_by_sdq
+from shoal.study.wording_sdq import free_counts, leaves_sdq, n_free_counts, not_covered_sdq, seen_by_sdq
 
 _DIGEST_BYTES = 32
 _LAST_EPOCH = 2**32
@@ -49,11 +50,12 @@ def leaves(study: Study, script: Script | None, params: Params | None, sums: Sum
         n = params.n_updates
         times = "once" if n == 1 else f"up to {n} times"
         return f"a model of {counted(params.n_weights, 'weight')}, changed by your rows and blurred by noise, {times}; no row"
+    free = free_counts(study)
     if study.trust == "secure-sum":
-        return "counts of your rows under a mask; only their sum over all databases can be read, with noise in it; no row"
+        return f"counts of your database's rows under a mask; only their sum over all databases can be read, with noise in it{free}; no row"
     if study.variant == "paper":
-        return "a tree with noisy counts, and made-up rows drawn from it; no row of yours"
-    return "tables of counts of your rows, each count blurred by noise; no row"
+        return f"a tree with noisy counts, and made-up rows drawn from it{free}; no row of your database"
+    return f"tables of counts of your database's rows, each count blurred by noise{free}; no row"
 
 
 def _packets(script: Script) -> str:
@@ -108,29 +110,37 @@ def _update_bytes(p: int) -> int:
 def seen_by(study: Study, sums: SumScript | None) -> str:
     """Who sees what leaves."""
     if sums is not None:
-        return seen_by_sdq(sums)
+        return seen_by_sdq(study, sums)
     if study.protocol == "anonml":
         if study.trust == "shuffled":
             return "the coordinator, in one batch with everyone else's and without your name; and everyone it shows it to"
         return "the coordinator and everyone it shows it to; the ticket stands in for your name, and the guarantee does not rest on that"
     if study.protocol == "ddml":
         return "the coordinator, every device that draws while your update is in the model, and everyone they show it to"
+    answers = f" and the answers to {free}" if (free := n_free_counts(study)) else ""
     if study.trust == "secure-sum":
-        return "the coordinator sees masks, and with all participants the sums; everyone sees the model"
-    return "all participants, and everyone they show it to"
+        return f"the coordinator sees masks, and with all participants the sums{answers}; everyone sees the model"
+    return f"all participants, and everyone they show it to{f', the answers to {free} included' if free else ''}"
 
 
 def not_covered(study: Study, sums: SumScript | None) -> tuple[str, ...]:
     """What the guarantee does not speak about."""
-    items = ["what the model says about people like you, whether or not you take part", "studies that your ledger does not know of"]
+    is_held = study.protocol in ("sdq", "pfds")
+    like = (
+        "people like those in your database, whether or not they are in it" if is_held else "people like you, whether or not you take part"
+    )
+    items = [f"what the model says about {like}", "studies that your ledger does not know of"]
     if study.protocol in ("anonml", "ddml"):
         items.insert(0, "that you enrolled")
         items.insert(1, "whether your data fits the study's ranges and values: if not, you cannot take part, and that may be seen")
     if study.protocol == "ddml":
         items.insert(2, "that your device has rows at all: drawing a model shows it")
-    if study.protocol in ("sdq", "pfds"):
+    if is_held:
         items.insert(0, "that your organisation takes part, and what its records have in common")
-        items.insert(1, "rows of the same person at other participants, each of which spends for itself")
+        several = "someone in k of the databases: k times this epsilon"
+        items.insert(
+            1, several if study.unit is Unit.PERSON else "rows of the same person in other databases, each of which spends for itself"
+        )
     if sums is not None:
         items[:0] = not_covered_sdq(study, sums.params)
     if study.privacy.unit == "record":

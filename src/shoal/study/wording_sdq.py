@@ -18,23 +18,36 @@ def leaves_sdq(study: Study, script: Script) -> str:
     """What leaves, and that nothing else does."""
     params, n = script.params, most_counts(script)
     size = f"at most {counted(n * _COUNT_BYTES, 'byte')}"
-    free = f"; a table of counts for each of up to {counted(study.queries.n_queries, 'free count')}" if study.queries else ""
+    free = free_counts(study)
     if params.trust == "local":
-        return f"up to {counted(n, 'count')} of your rows, each blurred by noise ({size}){free}; no row"
+        return f"up to {counted(n, 'count')} of your database's rows, each blurred by noise ({size}){free}; no row"
     sums = (
-        f"up to {counted(n, 'count')} of your rows, each under a mask ({size}, besides keys and signatures); only sums over all databases "
-        "can be read, with noise in them"
+        f"up to {counted(n, 'count')} of your database's rows, each under a mask ({size}, besides keys and signatures); only sums over "
+        "all databases can be read, with noise in them"
     )
     chosen = f"; scores of attributes, in sealed shares for a committee of {_committee(params)} databases" if _is_joint(script) else ""
     return f"{sums}{chosen}{free}; no row"
 
 
-def seen_by_sdq(script: Script) -> str:
+def free_counts(study: Study) -> str:
+    """What leaves for free counts, to follow what leaves for the model."""
+    free = n_free_counts(study)
+    return f"; a table of counts for each of {free}" if free else ""
+
+
+def n_free_counts(study: Study) -> str:
+    """How many free counts there may be; empty where none."""
+    return f"up to {counted(study.queries.n_queries, 'free count')}" if study.queries else ""
+
+
+def seen_by_sdq(study: Study, script: Script) -> str:
     """Who sees what leaves."""
+    free = n_free_counts(study)
     if script.params.trust == "local":
-        return "the miner, and everyone it shows it to"
-    chosen = " and which attributes were chosen" if _is_joint(script) else ""
-    return f"the coordinator and the miner see masked numbers, their sums with the noise{chosen}; everyone sees the model"
+        return f"the miner, and everyone it shows it to{f', the answers to {free} included' if free else ''}"
+    seen = ["masked numbers", "their sums with the noise", *(["which attributes were chosen"] if _is_joint(script) else [])]
+    seen += [f"the answers to {free}"] if free else []
+    return f"the coordinator and the miner see {', '.join(seen[:-1])} and {seen[-1]}; everyone sees the model"
 
 
 def rests_on_sdq(script: Script) -> tuple[str, ...]:
@@ -52,11 +65,14 @@ def rests_on_sdq(script: Script) -> tuple[str, ...]:
         needs = [f"for the sums: that at most {c} of the {n} databases side with the miner; the coordinator may do what it likes"]
     if _is_joint(script):
         needs.append(
-            f"for the choices: that most of a committee of {_committee(params)} databases are honest, and that all of them stay and "
-            "follow the protocol; the sums do not rest on that"
+            f"for the choices: that most of a committee of {_committee(params)} of the databases that answer are honest, and that all of "
+            "them follow the protocol; the sums do not rest on that"
         )
-    gone = f"more than {n - minimum} of the {n} databases drop" if minimum < n else f"any of the {n} databases drops"
-    return (*needs, f"where {gone} out, the study ends without a result; what was sent stays spent")
+        # A committee needs its members, however few a sum could do with.
+        minimum = max(minimum, _committee(params))
+    gone = f"more than {n - minimum} of the {n} databases drop out" if minimum < n else f"any of the {n} databases drops out"
+    seated = ", or one that sits in the committee vanishes while attributes are chosen" if _is_joint(script) and minimum < n else ""
+    return (*needs, f"where {gone}{seated}, the study ends without a result; what was sent stays spent")
 
 
 def not_covered_sdq(study: Study, params: Params) -> tuple[str, ...]:
@@ -65,7 +81,13 @@ def not_covered_sdq(study: Study, params: Params) -> tuple[str, ...]:
         "that another database counts truly: one that lies spoils the model, and nobody can tell",
         "the declared size, which is public",
     ]
-    return (*([] if params.noise == "all-contribute" else [exposed(study, params)]), *items)
+    if params.noise == "two-selected":
+        return exposed(study, params), *items
+    if params.trust == "secure-sum" and params.max_colluders == 0:
+        items.insert(
+            0, "the other databases: each knows its own share of the noise, and less protects you from it; max_colluders = 1 covers that"
+        )
+    return tuple(items)
 
 
 def notes_sdq(study: Study, script: Script) -> list[str]:

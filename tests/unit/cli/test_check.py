@@ -34,7 +34,7 @@ def test_prints_digest_prices_and_label(protocol: str, tmp_path: Path, capsys: p
     assert f"ok   digest {Manifest(load(path)).short}" in printed
     assert "release   " in printed and "total     epsilon" in printed and "PRIVACY LABEL" in printed
     command = printed.rpartition("next      shoal ")[2].split()
-    is_built = protocol in ("anonml", "ddml")
+    is_built = protocol in ("anonml", "ddml", "sdq")
     assert command == (["audit", "study", str(path)] if is_built else ["audit", "mechanism", command[-1]])
     assert is_built or command[-1] in SUBJECTS
 

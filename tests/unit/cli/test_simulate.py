@@ -220,7 +220,7 @@ def test_one_run_has_no_standard_error(home: Path, capsys: pytest.CaptureFixture
 
 def test_writes_the_run_and_the_first_models(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate(home, "--out", str(home / "one")) == 0
-    assert f"wrote     {home}/one/run.json" in capsys.readouterr().out
+    assert f"wrote     {home}/one: run.json, model.json" in capsys.readouterr().out
     written = json.loads((home / "one" / "run.json").read_text())
     assert written["digest"] == Manifest(load(home / "study.toml")).digest.hex() and written["seed"] == 0
     assert {"shoal", "python", "numpy", "scikit-learn"} <= set(written["versions"])

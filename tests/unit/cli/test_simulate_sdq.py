@@ -75,7 +75,9 @@ def test_prints_databases_rows_price_and_the_tree(home: Path, capsys: pytest.Cap
     )
     assert f"answers   {sum(point['answers']):,} noisy figures learned in {len(point['answers'])} rounds (first run)" in printed
     rows = [
-        line for line in printed.splitlines() if line.startswith(("this study ", "most common class ", "ID3 without privacy ", "without "))
+        line
+        for line in printed.splitlines()
+        if line.startswith(("this study ", "most common class ", "ID3 without privacy ", "logistic regression without privacy "))
     ]
     assert len(rows) == 4
     assert "tree      of the first run, its upper levels; --out writes all of it\n  " + point["tree"].splitlines()[0] in printed
@@ -95,7 +97,7 @@ def test_the_tree_is_in_files_of_its_own(home: Path, capsys: pytest.CaptureFixtu
     result = told(home, capsys, "--out", str(home / "one"))
     model = json.loads((home / "one" / "model.json").read_text())
     tree = from_plain(model["model"])
-    assert model["simulated"] is True and (home / "one" / "tree.txt").read_text() == tree.to_text() + "\n"
+    assert model["simulated"] is True and (home / "one" / "tree.txt").read_text() == tree.to_text(width=None, n_classes=None) + "\n"
     shown = result["points"][0]["tree"].splitlines()
     assert len(shown) <= 40 and shown[0] == tree.to_text().splitlines()[0]
     assert ElementTree.parse(home / "one" / "tree.svg").getroot().tag.endswith("svg")
@@ -103,6 +105,29 @@ def test_the_tree_is_in_files_of_its_own(home: Path, capsys: pytest.CaptureFixtu
     told(home, capsys, "--sweep", "epsilon=0.5,1", "--out", str(home / "two"))
     names = {str(path.relative_to(home / "two")) for path in (home / "two").rglob("*.*") if path.is_file()}
     assert {"run.json", "epsilon=0.5/model.json", "epsilon=0.5/tree.txt", "epsilon=1/tree.svg"} <= names
+
+
+def test_all_files_that_were_written_are_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate(home, "--out", str(home / "one")) == 0
+    assert f"wrote     {home}/one: run.json, model.json, tree.txt, tree.svg\n" in capsys.readouterr().out
+    assert simulate(home, "--sweep", "epsilon=0.5,1", "--out", str(home / "two")) == 0
+    assert f"wrote     {home}/two: run.json; in a directory of each point model.json, tree.svg, tree.txt\n" in capsys.readouterr().out
+
+
+def test_without_noise_nothing_is_said_to_be_noisy(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate(home, "--without-perturbation") == 0
+    printed = capsys.readouterr().out
+    assert "noisy" not in printed and "noise (standard deviation)" not in printed and " figures learned in " in printed
+    assert simulate(home) == 0
+    assert "noise (standard deviation): " in capsys.readouterr().out
+
+
+def test_two_selected_databases_leave_no_room_for_others_to_be_away(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(home, FITTING, PAPER, noise='"two-selected"')
+    assert told(home, capsys)["points"][0]["n_honest"] is None
+    assert simulate(home, "--dropout", "0.1") == 2
+    error = capsys.readouterr().err
+    assert "nobody knows whether one of them is missing" in error and 'No --dropout, or noise = "all-contribute" under [sdq].' in error
 
 
 def test_naive_bayes_has_no_tree(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -184,7 +184,7 @@ class TestHolders:
 
     def test_are_counted_and_so_are_their_rows(self) -> None:
         statement = usual().privacy_
-        assert f"of {N_SITES} peers" in statement.purpose and "dealt" not in flat(statement)
+        assert f"of {N_SITES} databases" in statement.purpose and "dealt" not in flat(statement)
         assert "up to 2 colluding databases" in str(statement.scope)
 
     @pytest.mark.parametrize(("n", "n_databases"), [(N, 10), (7, 7), (3, 3)])
@@ -192,7 +192,7 @@ class TestHolders:
         with pytest.warns(HoldersDealtWarning, match=f"dealt at random to {n_databases} databases") as caught:
             model = fitted(Y[:n], X[:n], holders=None, max_colluders=0)
         assert caught[0].filename == __file__
-        assert f"of {n_databases} peers" in model.privacy_.purpose and "who holds which row" in flat(model.privacy_)
+        assert f"of {n_databases} databases" in model.privacy_.purpose and "who holds which row" in flat(model.privacy_)
 
     @dealing
     def test_that_nobody_names_are_drawn_before_the_noise(self) -> None:
@@ -216,6 +216,12 @@ class TestHolders:
         with warnings.catch_warnings(record=True) as said:
             error = refused(y=Y[:n], x=X[:n], holders=holders)
         assert error.code == code and words in error.what and error.fix and "SECRET" not in str(error) and not said
+
+    def test_without_a_secure_sum_two_are_enough(self) -> None:
+        model = fitted(holders=np.arange(N) % 2, variant="paper", trust="local", max_colluders=None)
+        assert "of 2 databases" in model.privacy_.purpose
+        error = refused(holders=np.zeros(N), variant="paper", trust="local", max_colluders=None)
+        assert (error.code, error.what, error.why) == ("SPEC-021", "holders names 1 database; sdq needs 2.", None)
 
     def test_are_known_to_cross_validation(self) -> None:
         scores = cross_val_score(SDQTreeClassifier(1.0, SCHEMA, random_state=0), X, Y, cv=2, params={"holders": SITES})

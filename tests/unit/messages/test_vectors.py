@@ -186,10 +186,14 @@ def test_other_messages_of_protocols_are_refused(protocol: str) -> None:
         assert caught.value.code == case["code"], case["name"]
 
 
-def _bound(purpose: str, *parts: int | bytes) -> str:
+def _untagged(parts: dict[str, Any]) -> dict[str, Any]:
+    return {name: int(part["int"]) if "int" in part else bytes.fromhex(part["bytes"]) for name, part in parts.items()}
+
+
+def _bound(purpose: str, *parts: int | bytes, query: bytes | None = None) -> str:
     """By the words of the specification."""
-    about = {name: int(part["int"]) if "int" in part else bytes.fromhex(part["bytes"]) for name, part in SDQ["context"].items()}
-    all_parts = (about["study"], about["roster"], about["round"], about["query"], purpose.encode(), *parts)
+    about = _untagged(SDQ["context"])
+    all_parts = (about["study"], about["roster"], about["round"], query or about["query"], purpose.encode(), *parts)
     coded = [b"i" + part.to_bytes(8, "big") if isinstance(part, int) else b"b" + len(part).to_bytes(8, "big") + part for part in all_parts]
     return (b"shoal secure sum 1\0" + b"".join(coded)).hex()
 
@@ -199,14 +203,17 @@ def test_what_members_and_parties_sign_is_what_the_specification_says() -> None:
     keys = [bytes.fromhex(part) for part in load("crypto.json")["members"]["0"]["keys"]]
     hashes = [hashlib.sha256(part).digest() for part in (b"boxes", b"commitments", b"signatures")]
     dealers = b"".join(dealer.to_bytes(4, "big") for dealer in (0, 1, 3))
+    seats = [part for one in SDQ["committee"]["keys"] for part in (_untagged(one)["party"], _untagged(one)["box"])]
+    committee = hashlib.sha256(bytes.fromhex(_bound("committee", *seats))).digest()
+    assert SDQ["committee"]["query"] == committee.hex()
     assert SDQ["statements"] == {
         "sum.keys": _bound("member's keys", 0, *keys),
         "sum.shares": _bound("all boxes", 0, digest, *hashes),
         "sum.masked": _bound("masked", 0, digest, dealers, hashlib.sha256(b"vector").digest()),
         "sum.unmask": _bound("revealed", 0, hashlib.sha256(b"shares").digest()),
         "sdq.joint-key": _bound("party's key", 2, key),
-        "sdq.scores": _bound("sealed scores", 4, 2, key, b"box"),
-        "sealed scores": _bound("scores", 4, 2),
+        "sdq.scores": _bound("sealed scores", 4, 2, key, b"box", query=committee),
+        "sealed scores": _bound("scores", 4, 2, query=committee),
     }
 
 

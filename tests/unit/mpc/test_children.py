@@ -121,9 +121,9 @@ def test_what_a_party_sends_and_cannot_be_used_is_put_down_to_it() -> None:
         with Children() as children:
             children.begin("peer-0", Compute("joint/1", "argmax", 0, 3, SHARES[0]))
             children.feed("peer-0", Feed("joint/1", 2, garbage))
-            error = finish_without(children, 1)["peer-0"].error
-        assert isinstance(error, RemoteProtocolError)
-        assert "Party 2" in error.what
+            broken = finish_without(children, 1)["peer-0"]
+        assert isinstance(broken.error, RemoteProtocolError)
+        assert "Party 2" in broken.error.what and broken.party == 2
 
 
 def test_shares_of_the_wrong_size_break_the_computation() -> None:

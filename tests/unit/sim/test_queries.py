@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.domain import Columns, as_columns
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, UsageError
 from shoal.sim.queries import Databases
 from shoal.study.label import SIMULATED
 from shoal.study.load import parse
@@ -102,6 +102,27 @@ class TestLimits:
         databases = Databases(study(), rows())
         assert refused(lambda: databases.histogram(*features)).code == refused(lambda: databases.marginals(*features)).code == "SDQ-002"
 
+    @pytest.mark.parametrize("feature", [["ward"], 3, None, np.array(["ward", "age"]), {"ward"}])
+    def test_a_feature_has_a_name(self, feature: Any) -> None:
+        databases = Databases(study(), rows())
+        for ask in (databases.histogram, databases.marginals):
+            error = refused(lambda: ask(feature))  # noqa: B023
+            assert isinstance(error, UsageError) and error.code == "SDQ-002" and '("ward"), names with commas' in str(error.fix)
+
+    def test_whoever_asks_is_told_what_is_allowed(self) -> None:
+        databases = Databases(study(), rows())
+        asks = [
+            lambda: databases.count(nights="any"),
+            lambda: databases.histogram("nights"),
+            databases.histogram,
+            lambda: databases.marginals("age", "age"),
+        ]
+        for ask in asks:
+            error = refused(ask)
+            assert isinstance(error, UsageError) and error.code == "SDQ-002"
+            assert error.fix == "[queries] allow 5 counts in all, by: ward, age, readmitted; each of them once in a count."
+        assert refused(lambda: databases.count(ward=[3])).code == "SDQ-002" and databases.n_asked == 0
+
     def test_cells_have_names(self) -> None:
         error = refused(lambda: Databases(study(), rows()).count(ward="cellar"))
         assert error.code == "SDQ-002" and "surgery" in str(error.fix)
@@ -110,6 +131,20 @@ class TestLimits:
     def test_a_study_without_free_counts_has_a_sentence(self, protocol: str, words: str) -> None:
         error = refused(lambda: Databases(parse(study_text(protocol)), rows()))
         assert error.code == "SIM-002" and words in error.what
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("study", None), ("study", study_text("sdq")), ("columns", [[1]]), ("columns", None), ("holder", 3), ("holder", ["site"])]
+        + [("seed", wrong) for wrong in ("1", 1.0, True, None)],
+    )
+    def test_arguments_of_another_kind_have_a_sentence(self, name: str, value: Any) -> None:
+        error = refused(lambda: Databases(**{"study": study(), "columns": rows(), name: value}))
+        assert error.code == "USAGE-001" and error.what.endswith(f": {name}.") and str(error.fix).startswith(f"Give {name}: ")
+
+    @pytest.mark.parametrize("holder", [None, "site"])
+    def test_without_rows_there_is_nothing_to_count(self, holder: str | None) -> None:
+        nobody = {name: column[:0] for name, column in rows(site=np.arange(N)).items()}
+        assert refused(lambda: Databases(study(), nobody, holder=holder)).code == "SIM-003"
 
     def test_as_many_databases_as_the_study_has(self) -> None:
         assert refused(lambda: Databases(study(), rows(site=np.arange(N) % 3), holder="site")).code == "SIM-007"

@@ -133,7 +133,20 @@ def test_as_many_databases_may_drop_out_however_many_there_are(n: int, minimum: 
     assert varied.sdq is not None and (varied.sdq.n_databases, varied.participation.minimum) == (n, minimum)
 
 
-@pytest.mark.parametrize("settings", [{"n_databases": 1}, {"n_databases": 4, "max_colluders": 3}, {"depth": 99}])
+@pytest.mark.parametrize(("n", "c", "choice"), [(3, 1, "mpc"), (12, 4, "mpc"), (60, 20, "sums")])
+def test_figures_that_follow_a_rule_follow_it_again(n: int, c: int, choice: str) -> None:
+    default = study_text("sdq").replace("max_colluders = 3", "")
+    varied = vary(parse(default), {"n_databases": n}).sdq
+    assert varied is not None and (varied.max_colluders, varied.choice) == (c, choice)
+    written = parse(study_text("sdq") + '\nchoice = "sums"\n')
+    assert vary(written, {"n_databases": 12}).sdq == written.sdq.model_copy(update={"n_databases": 12})  # type: ignore[union-attr]
+
+
+def test_rows_are_not_counted_against_databases() -> None:
+    assert vary(parse(study_text("sdq")), {"size": 4}).participation.minimum == 10
+
+
+@pytest.mark.parametrize("settings", [{"n_databases": 1}, {"n_databases": 3, "max_colluders": 3}, {"n_databases": 3}, {"depth": 99}])
 def test_what_no_study_of_sdq_may_have_gets_its_sentence(settings: dict[str, float]) -> None:
     with pytest.raises(ShoalError, match="sweep  ") as error:
         vary(parse(study_text("sdq")), settings)

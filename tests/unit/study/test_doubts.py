@@ -62,6 +62,26 @@ def test_too_few_devices_are_doubted() -> None:
     assert "after 1,000 updates of 29 weights" in doubt and "a result is of use below 2.0." in doubt
 
 
+@pytest.mark.parametrize(
+    ("protocol", "edit"),
+    [
+        ("anonml", ("epsilon = ", "epsilon = 10.0 #")),
+        ("sdq", ("epsilon = 1.0", "epsilon = 10.0")),
+        ("pfds", ("epsilon = 1.0", "epsilon = 12.5")),
+        ("ddml", ('unit = "update"', 'unit = "weight"')),
+    ],
+)
+def test_what_protects_next_to_nothing_is_doubted(protocol: str, edit: tuple[str, str]) -> None:
+    doubt = doubted(protocol, edit)[0]
+    assert doubt.startswith("Epsilon 1") and " in all: this protects next to nothing; " in doubt and "moved to 100.0 of 100" in doubt
+
+
+def test_free_counts_add_to_what_is_doubted() -> None:
+    queries = '[queries]\nfeatures = ["ward"]\nn_queries = 9\nepsilon_release = 1.0\n'
+    assert doubted("sdq", ("[privacy]", f"{queries}[privacy]"))[0].startswith("Epsilon 10.0 in all")
+    assert doubted("sdq", ("[privacy]", f"{queries.replace('9', '8')}[privacy]")) == ()
+
+
 def test_a_study_that_is_over_is_doubted() -> None:
     closes = datetime(2031, 1, 31, 12, tzinfo=UTC)
     assert doubted("anonml", now=closes.replace(hour=11)) == ()

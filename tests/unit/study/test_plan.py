@@ -369,8 +369,19 @@ class TestPFDS:
 
     def test_what_is_summed_leaves_under_a_mask(self) -> None:
         label = make_plan(study("pfds", trust="secure-sum")).statement()
-        assert label.leaves.startswith("counts of your rows under a mask; only their sum") and label.rests_on == ()
-        assert label.seen_by.startswith("the coordinator sees masks, and with all participants the sums")
+        assert label.leaves.startswith("counts of your database's rows under a mask; only their sum") and label.rests_on == ()
+        assert label.seen_by.startswith("the coordinator sees masks, and with all participants the sums;")
+        assert "pfds, secure-sum: only sums can be read, as long as at most 4 of the 10 databases" in str(label).replace(
+            "│\n│             ", ""
+        )
+        assert label.to_dict()["colluders"] == {"at_most": 4, "of": 10} and label.max_rows == 1
+
+    @pytest.mark.parametrize("trust", ["secure-sum", "local"])
+    def test_free_counts_leave_and_are_seen_with_their_number(self, trust: str) -> None:
+        queries = {"features": ["kind"], "n_queries": 3, "epsilon_release": 0.1}
+        label = make_plan(study("pfds", trust=trust, queries=queries)).statement()
+        assert label.leaves.endswith("; a table of counts for each of up to 3 free counts; no row")
+        assert "the answers to up to 3 free counts" in label.seen_by
 
     @pytest.mark.parametrize(("size", "n_rounds"), [(10**6, 6), (10_000, 3), (3_000, 1), (100, 0)])
     def test_gaussian_sums_keep_to_epsilon_and_delta(self, size: int, n_rounds: int) -> None:

@@ -15,13 +15,16 @@ from shoal.privacy.events import Relation, Unit
 from shoal.protocols.sdq.noise import deviation_of
 from shoal.protocols.sdq.params import MAX_COMMITTEE, Params, committee_size, default_choice
 from shoal.protocols.sdq.queries import Free, free_price
+from shoal.protocols.sdq.words import cell_names
 from shoal.study.explain import explain
+from shoal.study.load import parse
 from shoal.study.manifest import Manifest
 from shoal.study.plan import Plan, make_plan
 from shoal.study.problems import Problem
 from shoal.study.rules import default_colluders
 from shoal.study.sdq import free_of, params_of, script_of
 from shoal.study.spec import Study
+from shoal.study.templates import study_text
 
 FEATURES: list[dict[str, Any]] = [
     {"name": "age", "range": [0, 120], "bins": [30, 60]},
@@ -99,6 +102,13 @@ class TestDefaults:
     def test_splits_are_chosen_jointly_where_an_honest_majority_is_sure(self, n: int, c: int, choice: str) -> None:
         assert study(n, max_colluders=c).sdq.choice == choice  # type: ignore[union-attr]
 
+    def test_a_committee_takes_so_many_scores_and_no_more(self) -> None:
+        features = [{"name": f"f{i}", "values": ["a", "b"]} for i in range(301)]
+        assert problems(1000, 1000, max_colluders=3, feature=features[:300]) == []
+        found = problem(1000, 1000, max_colluders=3, feature=features)
+        assert "1000 databases and 301 features" in found.what and "at most 300 features" in str(found.fix)
+        assert problems(1000, 1000, max_colluders=3, feature=features, choice="sums") == []
+
     def test_what_is_written_stays(self) -> None:
         settings = study(choice="sums", max_colluders=1, depth=2, noise="all-contribute").sdq
         assert settings is not None and (settings.choice, settings.max_colluders, settings.depth) == ("sums", 1, 2)
@@ -175,6 +185,13 @@ class TestConditions:
         assert (found.code, found.path, found.fix) == ("SPEC-021", ("sdq", "n_databases"), "n_databases = 3")
         assert problems(2, variant="paper", trust="local") == []
 
+    def test_databases_are_not_counted_against_rows(self) -> None:
+        assert problems(10, participation={"minimum": 10, "size": 5}) == []
+
+    def test_free_counts_name_a_feature_once(self) -> None:
+        found = problem(queries={**QUERIES, "features": ["age", "kind", "age"]})
+        assert (found.code, found.path, found.what) == ("SPEC-021", ("queries", "features", 2), "[queries] names age twice.")
+
     def test_no_more_answer_than_there_are(self) -> None:
         for more in ({}, {"variant": "paper", "trust": "local"}, TWO):
             found = problem(10, 11, **more)
@@ -218,6 +235,12 @@ class TestParams:
         local = params_of(study(variant="paper", trust="local"))
         assert (local.trust, local.n_honest, local.max_colluders, local.unit) == ("local", 1, 0, "record")
         assert params_of(study(learner="naive-bayes")).learner == "naive-bayes"
+
+    @pytest.mark.parametrize(("low", "high", "n"), [(1e16, 1e16 + 2, 2), (1e16, 1e16 + 8, 5), (0.0, 5e-324, 2), (0.0, 1.0, 8)])
+    def test_a_range_too_narrow_for_eight_cells_has_fewer(self, low: float, high: float, n: int) -> None:
+        made = params_of(study(feature=[{"name": "mass", "range": [low, high], "missing": False}])).schema["mass"]
+        assert isinstance(made, Numeric) and made.n_bins == n == len(set(cell_names(made))) and made.bins is not None
+        assert all(low <= cut < high for cut in made.bins)
 
     def test_free_counts_reach_them(self) -> None:
         assert free_of(study(queries=QUERIES)) == Free(("age", "kind"), 4, 0.25) and free_of(study()) is None
@@ -275,7 +298,7 @@ class TestPrice:
     def test_a_budget_too_small_for_its_parts_is_refused(self) -> None:
         with pytest.raises(SpecError) as error:
             plan_of(variant="paper", privacy={"epsilon": 1e-9})
-        assert error.value.code == "PLAN-001"
+        assert error.value.code == "PLAN-001" and "whose epsilon is 1e-09 in all" in error.value.what
 
     @pytest.mark.parametrize("more", EVERY)
     def test_the_forecast_is_the_noise_of_the_last_table(self, more: dict[str, Any]) -> None:
@@ -296,21 +319,47 @@ class TestPrice:
 class TestLabel:
     def test_sums_and_choices_leave(self) -> None:
         label = plan_of(max_colluders=3).statement()
-        assert " counts of your rows, each under a mask (at most " in label.leaves and "besides keys and signatures" in label.leaves
+        assert (
+            " counts of your database's rows, each under a mask (at most " in label.leaves and "besides keys and signatures" in label.leaves
+        )
         assert "; scores of attributes, in sealed shares for a committee of 7 databases; no row" in label.leaves
         assert (
-            "the coordinator and the miner see masked numbers, their sums with the noise and which attributes were chosen" in label.seen_by
+            "the coordinator and the miner see masked numbers, their sums with the noise and which attributes were chosen;" in label.seen_by
         )
         summed = plan_of(max_colluders=3, choice="sums", queries=QUERIES).statement()
         assert "committee" not in summed.leaves and "chosen" not in summed.seen_by
         assert summed.leaves.endswith("; a table of counts for each of up to 4 free counts; no row")
+        assert "see masked numbers, their sums with the noise and the answers to up to 4 free counts; everyone" in summed.seen_by
+
+    def test_it_speaks_to_the_database_about_the_persons_in_it(self) -> None:
+        label = read(plan_of(data=PERSON, max_colluders=3))
+        assert "sdq, secure-sum: only sums can be read, as long as at most 3 of the 10 databases work together against you" in label
+        assert "Protects everything that this database holds about one person (at most 3 rows are used; unit: person): it is hard" in label
+        assert "likely that a certain person is in the data at all, what your database sends could move them" in label
+        assert "that something is true of a certain person, knowing that the data is there" in label
+        assert "someone in k of the databases: k times this epsilon" in label and "rows of the same person" not in label
+        assert "people like those in your database" in label and "Undo Your database may leave" in label
+        assert "at most 1 row is used" in read(plan_of(data={"person": "p", "max_rows_per_person": 1}))
+        by_row = read(plan_of(max_colluders=0))
+        assert "as long as none of the other 9 databases helps the miner against you" in by_row
+        assert "rows of the same person in other databases" in by_row and "k of the" not in by_row and "one row of the data" in by_row
+
+    def test_what_depends_on_a_condition_begins_with_it(self) -> None:
+        two = plan_of(**TWO).statement()
+        assert read(plan_of(**TWO)).count("If no database tells the miner anything: if someone thought it 50 of 100 likely") == 2
+        assert two.to_dict()["provided"] == "no database tells the miner anything"
+        assert "tells the miner anything: if" not in read(plan_of())
+
+    def test_the_starter_study_sends_720_counts(self) -> None:
+        leaves = make_plan(parse(study_text("sdq"))).statement().leaves
+        assert leaves.startswith("up to 720 counts of your database's rows, each under a mask (at most 5,760 bytes, besides keys")
 
     def test_an_attribute_that_stands_alone_is_not_chosen(self) -> None:
         label = plan_of(feature=FEATURES[:1]).statement()
         # Three bins and the missing one, with two classes.
-        assert label.leaves.startswith("up to 8 counts of your rows, each under a mask (at most 64 bytes,") and "committee" not in str(
-            label
-        )
+        assert label.leaves.startswith(
+            "up to 8 counts of your database's rows, each under a mask (at most 64 bytes,"
+        ) and "committee" not in str(label)
         assert [release.name for release in label.releases] == ["one table of the chosen attributes and the label"]
 
     def test_naive_bayes_sends_one_table_of_each_attribute(self) -> None:
@@ -318,22 +367,35 @@ class TestLabel:
         assert (
             plan_of(learner="naive-bayes")
             .statement()
-            .leaves.startswith("up to 32 counts of your rows, each under a mask (at most 256 bytes,")
+            .leaves.startswith("up to 32 counts of your database's rows, each under a mask (at most 256 bytes,")
         )
 
     def test_sulq_sends_noisy_counts(self) -> None:
         plan = plan_of(variant="paper", trust="local", depth=1)
         # The sizes of the root and of nine nodes; of the root's attributes the cells, and the cells by class; of a leaf two classes.
-        assert plan.statement().leaves == "up to 76 counts of your rows, each blurred by noise (at most 608 bytes); no row"
+        assert plan.statement().leaves == "up to 76 counts of your database's rows, each blurred by noise (at most 608 bytes); no row"
         assert plan.statement().seen_by == "the miner, and everyone it shows it to" and plan.statement().rests_on == ()
         assert plan.loss.scope.adversary == "the miner and all other databases" and plan.notes == ()
+        free = plan_of(variant="paper", trust="local", queries=QUERIES).statement()
+        assert free.seen_by == "the miner, and everyone it shows it to, the answers to up to 4 free counts included"
+        assert free.colluders is None
+        assert "sdq, local: what leaves is already private; nobody has to be trusted" in read(plan_of(variant="paper", trust="local"))
 
     def test_the_label_says_what_it_rests_on(self) -> None:
         sums, choices, gone = plan_of(10, 9, max_colluders=3).statement().rests_on
         assert sums == "for the sums: that at most 3 of the 10 databases side with the miner; the coordinator may do what it likes"
-        assert choices.startswith("for the choices: that most of a committee of 7 databases are honest, and that all of them stay")
+        assert choices.startswith("for the choices: that most of a committee of 7 of the databases that answer are honest, and that all of")
         assert choices.endswith("the sums do not rest on that")
-        assert gone == "where more than 1 of the 10 databases drop out, the study ends without a result; what was sent stays spent"
+        assert gone == (
+            "where more than 1 of the 10 databases drop out, or one that sits in the committee vanishes while attributes are chosen, the "
+            "study ends without a result; what was sent stays spent"
+        )
+        # A committee of nine leaves one seat empty, though sums would do with eight.
+        assert (
+            "where more than 1 of the 10 databases drop out, or one"
+            in plan_of(10, 8, max_colluders=4, choice="mpc").statement().rests_on[2]
+        )
+        assert "committee" not in plan_of(10, 9, max_colluders=3, choice="sums").statement().rests_on[1]
         assert "Rests on for the sums: that at most 3" in read(plan_of(max_colluders=3))
         for more in ({"choice": "sums"}, {"variant": "paper"}, {"learner": "naive-bayes"}):
             sums, gone = plan_of(**more).statement().rests_on
@@ -368,7 +430,7 @@ class TestLabel:
 
     def test_the_rows_of_a_person_are_limited_and_that_is_told(self) -> None:
         [note] = plan_of(data=PERSON).notes
-        assert note.startswith("At most 3 rows of a person are used")
+        assert note == "At most 3 rows of a person are used in each database; someone in k of the databases spends k times this epsilon."
 
     def test_noise_in_shares_needs_no_such_note(self) -> None:
         assert plan_of().notes == () and "selected" not in read(plan_of())

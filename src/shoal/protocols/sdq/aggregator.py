@@ -8,7 +8,8 @@ choice          by a committee (`shoal.protocols.sdq.committee`)
 trust local     by the counts of all databases, or of enough of them when the time is up
 ==============  ================================================================================================================
 
-A round that fails ends the study: what was sent is spent, and the same question is not asked again.
+A round that fails ends the study: what was sent is spent, and the same question is not asked again. Everyone is told why, and has as
+long to hear of it as for any other step; then the aggregator gives up, and with it what has not left by then.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from shoal.messages.base import Array, Message, Record
 from shoal.protocols.base import EVERYONE, Abort, Aggregator, Effects, Finish, Moment, Send, WakeAt
 from shoal.protocols.sdq.committee import Committee, FromParty, Joint, too_few, unexpected
 from shoal.protocols.sdq.joining import check_terms, digest_of, level_of
-from shoal.protocols.sdq.messages import MESSAGES, Ask, Counts, Ended, Natural
+from shoal.protocols.sdq.messages import MAX_REASON, MESSAGES, Ask, Counts, Ended, Natural
 from shoal.protocols.sdq.params import Ints
 from shoal.protocols.sdq.queries import Counted, Free, Query, query_round, read
 from shoal.protocols.sdq.script import Answers, Course, Round, Script
@@ -61,6 +62,8 @@ class Mining(Record):
         The open round's secure sum, joint computation, or open counts.
     is_over
         Whether nothing more is asked.
+    failed, until
+        Why nothing was learned, and until when others may hear of it.
     """
 
     ask: Ask | None = None
@@ -72,6 +75,8 @@ class Mining(Record):
     joint: Joint | None = None
     counting: Counting | None = None
     is_over: bool = False
+    failed: Failure | None = None
+    until: Moment | None = None
 
     @property
     def learned(self) -> Answers:
@@ -172,6 +177,8 @@ class SDQAggregator(Aggregator[Mining]):
         raise unexpected(sender, message)
 
     def ticked(self, state: Mining, now: datetime, entropy: Entropy) -> tuple[Mining, Effects]:
+        if state.failed is not None and state.until is not None and now >= state.until:
+            return state, (Abort(RemoteProtocolError(state.failed.code, state.failed.what, why=state.failed.why)),)
         if state.is_over:
             return state, ()
         if state.counting is not None:
@@ -231,8 +238,10 @@ class SDQAggregator(Aggregator[Mining]):
         state = state.replace(gathering=None, joint=None, counting=None, is_over=True)
         return state, (Send(EVERYONE, Ended(study=self.study)), Finish(mined))
 
-    def _given_up(self, state: Mining, failed: Failure) -> tuple[Mining, Effects]:
-        return state.replace(is_over=True), (Abort(RemoteProtocolError(failed.code, failed.what, why=failed.why)),)
+    def _given_up(self, state: Mining, failed: Failure, now: datetime) -> tuple[Mining, Effects]:
+        until, ended = now + self.patience, Ended(study=self.study, reason=failed.what[:MAX_REASON])
+        state = state.replace(gathering=None, joint=None, counting=None, is_over=True, failed=failed, until=until)
+        return state, (Send(EVERYONE, ended), WakeAt(until))
 
     def _summed(self, state: Mining, effects: Effects, now: datetime) -> tuple[Mining, Effects]:
         gathering = state.gathering
@@ -240,7 +249,7 @@ class SDQAggregator(Aggregator[Mining]):
         if not gathering.is_over:
             return state, effects
         if gathering.failed is not None:
-            return self._given_up(state, gathering.failed)
+            return self._given_up(state, gathering.failed, now)
         state, more = self._answered(state, gathering.total, len(gathering.survivors), now)
         return state, (*effects, *more)
 
@@ -248,7 +257,7 @@ class SDQAggregator(Aggregator[Mining]):
         joint = state.joint
         assert joint is not None
         if joint.failed is not None:
-            return self._given_up(state, joint.failed)
+            return self._given_up(state, joint.failed, now)
         if joint.position is not None:
             return self._answered(state, np.array([joint.position]), len(joint.dealt), now)
         if joint.is_choice or joint.phase == "keys" or state.gathering is not None:
@@ -276,7 +285,7 @@ class SDQAggregator(Aggregator[Mining]):
         assert state.ask is not None
         n = len(counting.members)
         if n < self.params.minimum:
-            return self._given_up(state, too_few(state.ask.round, n, self.params.minimum, "counts"))
+            return self._given_up(state, too_few(state.ask.round, n, self.params.minimum, "counts"), now)
         return self._answered(state, _ints(counting.total), n, now)
 
 

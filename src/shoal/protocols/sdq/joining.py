@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from shoal.crypto.boxes import open_box, seal
 from shoal.crypto.context import Context, Keys
@@ -24,12 +25,13 @@ def check_terms(params: Params, terms: Terms) -> None:
     Notes
     -----
     Ref: errata S-02, S-05, S-06. A selected database that drops out takes the noise with it, so nobody may; colluders that are half of a
-    committee know what it computes; and two lists of survivors must have an honest signer in common.
+    committee know what it computes, and scores in the open tell more than the choice that their price is for; and two lists of survivors
+    must have an honest signer in common.
     """
     n, c, is_local = len(terms.roster), params.max_colluders, params.trust == "local"
     is_possible = n == params.n_databases
     is_possible &= is_local or (terms.threshold == params.minimum and 2 * params.minimum > n + c)
-    is_possible &= is_local or not has_choices(params) or committee_size(c) <= n
+    is_possible &= not has_choices(params) or (not is_local and committee_size(c) <= n)
     if params.noise == "two-selected":
         is_possible &= not is_local and params.variant == "paper" and params.minimum == n and 2 * c < n
     if not is_possible:
@@ -45,9 +47,9 @@ def has_choices(params: Params) -> bool:
     return params.variant == "plus" and params.learner == "tree" and params.choice == "mpc"
 
 
-def parties_of(params: Params, is_choice: bool) -> tuple[int, ...]:
-    """Who computes, by the position on the roster: a committee chooses splits, all databases select two among them."""
-    return tuple(range(committee_size(params.max_colluders) if is_choice else params.n_databases))
+def n_parties(params: Params, is_choice: bool) -> int:
+    """How many compute: a committee chooses splits, all databases select two among them."""
+    return committee_size(params.max_colluders) if is_choice else params.n_databases
 
 
 def level_of(question: str) -> str:
@@ -71,13 +73,34 @@ def check_key(key: PartyKey, context: Context, roster: Roster) -> None:
     check_keys(Keys(key.box, key.box, b""), key.party)
 
 
-def read_keys(message: JointKeys, context: Context, roster: Roster, parties: Sequence[int]) -> dict[int, Keys]:
-    """The keys of all parties, if they are theirs; otherwise an error about whoever passed them on."""
-    if tuple(key.party for key in message.keys) != tuple(parties):
-        raise RemoteProtocolError("SDQ-003", f"The keys of round {message.round} are not those of its {len(parties)} parties.")
+def read_keys(message: JointKeys, context: Context, roster: Roster, n: int) -> dict[int, Keys]:
+    """The keys of as many parties as are due, if they are theirs; otherwise an error about whoever passed them on.
+
+    Notes
+    -----
+    Which members sit on a committee is for the coordinator to say, whom nobody trusts, since only it knows who is there. No more than C
+    databases collude in all, so no more than C sit on any committee of 2C + 1, and C shares of what a dealer deals tell nothing. To show
+    different committees to different databases does not help: what is dealt to one cannot be used by another (`seated`), parties that
+    hold themselves for different committees cannot read each other, and a database deals once.
+    """
+    parties = [key.party for key in message.keys]
+    if len(parties) != n or parties != sorted(set(parties)):
+        raise RemoteProtocolError("SDQ-003", f"The keys of round {message.round} are not those of {n} parties, each once and in order.")
     for key in message.keys:
         check_key(key, context, roster)
     return keys_of(message)
+
+
+def seated(context: Context, keys: Sequence[PartyKey]) -> Context:
+    """The context of a committee, in which scores are dealt to it.
+
+    Notes
+    -----
+    Ref: errata S-06. A share is of use at one point only. Could it be passed on to another committee, in which the same party has another
+    point, colluders would have something computed of which the price says nothing.
+    """
+    seats = (part for key in keys for part in (key.party, key.box))
+    return replace(context, query=hashlib.sha256(context.bind("committee", *seats)).digest())
 
 
 def keys_of(message: JointKeys) -> dict[int, Keys]:
@@ -88,7 +111,7 @@ def keys_of(message: JointKeys) -> dict[int, Keys]:
 def seal_scores(
     scores: Ints, context: Context, me: int, identity: Identity, keys: Mapping[int, Keys], n_dealers: int, entropy: Entropy
 ) -> tuple[SealedBox, ...]:
-    """A database's noisy scores in threshold shares, each sealed for one party and signed."""
+    """A database's noisy scores in threshold shares, each sealed for one party and signed. Here and below the context is `seated`."""
     dealt = dealing.split(scores.tolist(), len(keys), entropy, n_dealers)
     boxes = []
     for (party, theirs), shares in zip(keys.items(), dealt, strict=True):

@@ -101,7 +101,8 @@ def level_tree(schema: Schema, attributes: Sequence[int], joint: Floats, deviati
         n_nodes = math.prod(arities[:level])
         counts.append(joint.reshape(n_nodes, -1, n_classes).sum(axis=1))
         chances.append(back_off(counts[-1], naive_chances(shares, given[:level]), deviation * math.sqrt(n_cells / n_nodes)))
-    return _complete(schema, attributes, np.concatenate(counts), np.concatenate(chances))
+    noise = (deviation, deviation * math.sqrt(n_cells))
+    return _complete(schema, attributes, np.concatenate(counts), np.concatenate(chances), noise)
 
 
 def naive_tree(schema: Schema, attributes: Sequence[int], shares: Floats, given: Sequence[Floats]) -> Tree:
@@ -115,11 +116,13 @@ def arities_of(schema: Schema, attributes: Sequence[int]) -> list[int]:
     return [schema.features[attribute].n_bins or 1 for attribute in attributes]
 
 
-def _complete(schema: Schema, attributes: Sequence[int], counts: Floats, chances: Floats) -> Tree:
+def _complete(
+    schema: Schema, attributes: Sequence[int], counts: Floats, chances: Floats, deviation: tuple[float, float] | None = None
+) -> Tree:
     """The tree of nodes in order of breadth, those of one level split on one attribute."""
     arities = [*arities_of(schema, attributes), 0]
     sizes = [math.prod(arities[:level]) for level in range(len(arities))]
     splits = np.repeat([*attributes, -1], sizes)
     children = np.repeat(arities, sizes)
     firsts = np.where(splits >= 0, 1 + np.cumsum(children) - children, -1)
-    return Tree(schema, splits, firsts, counts, chances)
+    return Tree(schema, splits, firsts, counts, chances, deviation)

@@ -18,6 +18,9 @@ Signature = Annotated[bytes, Field(min_length=64, max_length=64)]
 SealedShares = Annotated[bytes, Field(max_length=1 << 15)]
 """Room for the shares of 2,000 scores, the most features that a study has."""
 
+MAX_REASON = 500
+"""Most characters of the reason for which a study ends."""
+
 _MANY = 1 << 20
 _MOST = (1 << 23) + (1 << 10)
 
@@ -50,7 +53,7 @@ class Counts(Message):
 
 
 class JointKey(Message):
-    """A fresh key of one party of a joint computation, signed with its key of the roster."""
+    """A fresh key for a joint computation, signed with the database's key of the roster."""
 
     type_name: ClassVar[str] = "sdq.joint-key"
 
@@ -140,10 +143,25 @@ class Unusable(Message):
         return self.round.to_bytes(8, "big")
 
 
+class BrokenOff(Message):
+    """A party: its joint computation broke off; and by whose fault, where it knows."""
+
+    type_name: ClassVar[str] = "sdq.broken-off"
+
+    round: Natural
+    party: Natural | None = None
+
+    @property
+    def submission(self) -> bytes:
+        return self.round.to_bytes(8, "big")
+
+
 class Ended(Message):
-    """The miner asks no more."""
+    """The miner asks no more: it has learned all, or has given up for a reason."""
 
     type_name: ClassVar[str] = "sdq.ended"
 
+    reason: Annotated[str, Field(max_length=MAX_REASON)] | None = None
 
-MESSAGES = Registry(Ask, Counts, JointKey, JointKeys, Scores, Contributions, Settled, Unusable, Ended, JointFrame, *SUM_MESSAGES)
+
+MESSAGES = Registry(Ask, Counts, JointKey, JointKeys, Scores, Contributions, Settled, Unusable, BrokenOff, Ended, JointFrame, *SUM_MESSAGES)

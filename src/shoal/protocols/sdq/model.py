@@ -13,6 +13,7 @@ import numpy.typing as npt
 from pydantic import Field, ValidationError
 
 from shoal.domain import Schema
+from shoal.errors import UsageError
 from shoal.messages.base import Record
 from shoal.messages.base import describe as fault_of
 from shoal.protocols.anonml.model import Model
@@ -38,6 +39,9 @@ class Tree(Model):
         ``(n_nodes, L)`` noisy counts of the classes, NaN where none were asked for.
     chances
         ``(n_nodes, L)`` shares of the classes, by which a row that ends at the node is predicted.
+    deviation
+        Standard deviation of the noise on a count of a leaf, and on one of the root, where every database answers; None where it is
+        unknown.
 
     Notes
     -----
@@ -59,6 +63,7 @@ class Tree(Model):
     firsts: Ints
     counts: Floats
     chances: Floats
+    deviation: tuple[float, float] | None = None
 
     def __len__(self) -> int:
         return len(self.splits)
@@ -91,12 +96,26 @@ class Tree(Model):
     def decide(self, columns: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
         return self.decisions[self._ends(columns)]
 
-    def to_text(self, max_depth: int | None = None, width: int = 120) -> str:
-        """The tree as lines of text, down to a depth, each at most so wide."""
-        return written(self, max_depth, width)
+    def to_text(self, max_depth: int | None = None, width: int | None = 120, n_classes: int | None = 3) -> str:
+        """The tree as lines of text.
+
+        Parameters
+        ----------
+        max_depth
+            Down to which depth; None for all of it.
+        width
+            Letters of a line; None for as many as it takes.
+        n_classes
+            Of how many classes counts are told, the largest first where there are more; None for all.
+        """
+        for name, value, least in (("max_depth", max_depth, 0), ("width", width, 1), ("n_classes", n_classes, 1)):
+            if value is not None:
+                _check_number(name, value, least)
+        return written(self, max_depth, width, n_classes)
 
     def to_svg(self, max_nodes: int = 80) -> str:
-        """The tree as a picture that needs nothing else, of at most so many nodes."""
+        """The tree as a picture that needs nothing else: as many whole levels as have at most so many nodes."""
+        _check_number("max_nodes", max_nodes, 1)
         return drawn(self, max_nodes)
 
     def to_plain(self) -> dict[str, Any]:
@@ -108,11 +127,18 @@ class Tree(Model):
             "firsts": self.firsts.tolist(),
             "counts": [None if np.isnan(counts).any() else counts.tolist() for counts in self.counts],
             "chances": self.chances.tolist(),
+            "deviation": None if self.deviation is None else list(self.deviation),
         }
+
+
+def _check_number(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise UsageError("USAGE-001", f"{name} is no whole number from {least} on.", fix=f"{name}={max(least, 3)}")
 
 
 _Noisy = Annotated[float, Field(ge=-1e18, le=1e18)]
 _Share = Annotated[float, Field(ge=0, le=1)]
+_Spread = Annotated[float, Field(ge=0, le=1e30)]
 _ROUNDING = 1e-6
 
 
@@ -124,6 +150,7 @@ class _Tree(Record):
     firsts: list[int]
     counts: list[list[_Noisy] | None]
     chances: list[list[_Share]]
+    deviation: Annotated[list[_Spread], Field(min_length=2, max_length=2)] | None
 
     def model(self) -> Tree:
         schema = Schema([one.feature() for one in self.features], self.label.feature())
@@ -143,7 +170,8 @@ class _Tree(Record):
         chances = np.array(self.chances)
         if np.abs(chances.sum(axis=1) - 1).max() > _ROUNDING:
             raise unfit("chances do not add up to 1")
-        return Tree(schema, np.array(splits, np.int64), np.array(self.firsts, np.int64), np.array(counts, np.float64), chances)
+        deviation = None if self.deviation is None else (self.deviation[0], self.deviation[1])
+        return Tree(schema, np.array(splits, np.int64), np.array(self.firsts, np.int64), np.array(counts, np.float64), chances, deviation)
 
 
 def _check_shape(splits: list[int], firsts: list[int], arities: list[int]) -> None:

@@ -180,7 +180,13 @@ class PaperScript(Script):
             if is_split.any():
                 # Every attribute left has counted the node's rows of each class once more: their mean has the least noise.
                 nodes[is_split] = np.add.reduceat(rows[:, 1:], level.tables(is_split).starts) / level.n_left
-        return Tree(self.params.schema, growth.splits, growth.firsts, counts, _chances(growth, counts))
+        deviation = (self._deviation, self._deviation_of_split() if growth.splits[0] >= 0 else self._deviation)
+        return Tree(self.params.schema, growth.splits, growth.firsts, counts, _chances(growth, counts), deviation)
+
+    def _deviation_of_split(self) -> float:
+        """Of the noise on a class count of the root, where it is split: the mean over attributes of the sums over their cells."""
+        arities = self.params.arities
+        return deviation_of(self.params, self.epsilon_release, self._n_tables(0)) * math.sqrt(sum(arities)) / len(arities)
 
 
 def _open_nodes(growth: Growth, table: Table, wanted: Bools) -> Ints:

@@ -28,6 +28,10 @@ MAX_COMMITTEE = 21
 """Most databases that compute jointly: what they send each other grows with the square of their number."""
 
 
+MAX_SCORES = 300_000
+"""Most scores of all databases together that a party of a committee is dealt at once: they travel in one message."""
+
+
 def committee_size(max_colluders: int) -> int:
     """The fewest databases among which those that collude are a minority; never fewer than three."""
     return 2 * max(1, max_colluders) + 1
@@ -39,10 +43,17 @@ def default_choice(n_databases: int, max_colluders: int) -> Choice:
 
 
 def with_bins(feature: Feature) -> Feature:
-    """The feature with public bins: its own, or equal widths of its range."""
+    """The feature with public bins: its own, or equal widths of its range; fewer where floats cannot tell the cut points apart.
+
+    Examples
+    --------
+    >>> with_bins(Numeric("age", 0, 80)).bins, with_bins(Numeric("big", 1e16, 1e16 + 2)).bins
+    ((10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0), (1e+16,))
+    """
     if isinstance(feature, Numeric) and feature.bins is None:
         step = (feature.high - feature.low) / CELLS_OF_A_NUMBER
-        return replace(feature, bins=tuple(feature.low + step * i for i in range(1, CELLS_OF_A_NUMBER)))
+        cuts = {feature.low + step * i for i in range(1, CELLS_OF_A_NUMBER)}
+        return replace(feature, bins=tuple(sorted(cut for cut in cuts if cut < feature.high)))
     return feature
 
 
@@ -149,6 +160,9 @@ class Params:
             return "the miner and all other databases"
         if self.noise == "two-selected":
             return "the miner, if no database tells it anything"
+        if self.max_colluders == 0:
+            # A database that reads the model and takes its own share of the noise away is a colluder of one.
+            return "the miner and everyone who holds none of the databases"
         return f"the miner and up to {self.max_colluders} colluding databases"
 
 

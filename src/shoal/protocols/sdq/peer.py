@@ -6,11 +6,12 @@ given                          done
 ``Ask``                        check that the course is one of the study's; begin the round
 sum, all contribute            take part in the secure sum; when its keys and shares are there, put the question to the ledger
 sum, two selected              select jointly first, once for each level; then as above
-choice                         a party of the committee publishes a key; with all keys there, put the question to the ledger
+choice                         publish a key; with those of the committee there, put the question to the ledger
 trust local                    put the question to the ledger
 granted                        count, add noise, and mask, share or send
 ``Contributions``              (committee) add up the shares that it was dealt; compute which candidate is chosen, or name a bad dealer
-``Ended``                      finish, and answer nothing more
+joint computation broken       tell the aggregator, and name the party that the computation names
+``Ended``                      finish, or give up for the reason that it says; answer nothing more
 =============================  =========================================================================================================
 
 A round that has begun is left when another one is asked; what is answered stays answered, and is not asked again.
@@ -29,10 +30,11 @@ from shoal.crypto.roster import MemberError
 from shoal.entropy import Entropy
 from shoal.errors import LocalProtocolError, RemoteProtocolError
 from shoal.messages.base import Array, Message
+from shoal.names import shown
 from shoal.privacy.events import Event
 from shoal.privacy.private import Private
 from shoal.privacy.rounding import grains_up
-from shoal.protocols.base import AGGREGATOR, Computed, Effects, Emitted, Finish, Peer, Progress, Send, unpriced
+from shoal.protocols.base import AGGREGATOR, Abort, Broken, Effects, Emitted, Finish, Peer, Progress, Send, unpriced
 from shoal.protocols.joint import party
 from shoal.protocols.joint.messages import JointFrame
 from shoal.protocols.sdq.following import Following
@@ -43,14 +45,17 @@ from shoal.protocols.sdq.joining import (
     key_statement,
     keys_of,
     level_of,
-    parties_of,
+    n_parties,
     read_keys,
     seal_scores,
+    seated,
     sum_shares,
 )
 from shoal.protocols.sdq.messages import (
+    MAX_REASON,
     MESSAGES,
     Ask,
+    BrokenOff,
     Contributions,
     Counts,
     Ended,
@@ -60,7 +65,7 @@ from shoal.protocols.sdq.messages import (
     Settled,
     Unusable,
 )
-from shoal.protocols.sdq.noise import noisy
+from shoal.protocols.sdq.noise import ADDS, SUBTRACTS, noisy
 from shoal.protocols.sdq.params import Ints, Table
 from shoal.protocols.sdq.queries import Free, free_price, query_round
 from shoal.protocols.sdq.script import Round, Script
@@ -146,8 +151,8 @@ class SDQPeer(Peer[Following]):
                 return self._frame(state, message)
             case SumMessage():
                 return self._summing(state, message, entropy)
-            case Ended():
-                return state.left().replace(role=None, is_over=True), (Finish(len(state.answered)),)
+            case Ended(reason=reason):
+                return state.left().replace(role=None, is_over=True), (_ending(state, reason),)
         raise RemoteProtocolError("PROTO-003", f"An aggregator does not send a {message.type_name}.")
 
     def _asked(self, state: Following, ask: Ask, entropy: Entropy) -> tuple[Following, Effects]:
@@ -166,7 +171,7 @@ class SDQPeer(Peer[Following]):
         if self.params.trust == "local":
             return self.ask(state, asked.question)
         if asked.is_choice:
-            return self._seated(state, asked, entropy)
+            return self._seated(state, entropy)
         if self.params.noise != "two-selected" or role is not None:
             return self._sum(state, entropy)
         if level != asked.question:
@@ -178,15 +183,13 @@ class SDQPeer(Peer[Following]):
                 f"Two databases were to be selected for {level} before.",
                 why="Who may select again and again can wait until two that collude are selected.",
             )
-        return self._seated(state.replace(selected=(*state.selected, level)), asked, entropy)
+        return self._seated(state.replace(selected=(*state.selected, level)), entropy)
 
-    def _seated(self, state: Following, asked: Round, entropy: Entropy) -> tuple[Following, Effects]:
-        """Wait for a joint computation; a party of it publishes a key."""
+    def _seated(self, state: Following, entropy: Entropy) -> tuple[Following, Effects]:
+        """Publish a key, and wait for who computes jointly."""
         ask = state.asked_for
         assert ask is not None
         state = state.replace(seat=party.Seat(round=ask.round))
-        if self.member.me not in parties_of(self.params, asked.is_choice):
-            return state, ()
         private = entropy.bytes(32)
         box = public_of(private)
         signature = self.member.identity.sign(key_statement(self._context(ask), self.member.me, box))
@@ -197,14 +200,14 @@ class SDQPeer(Peer[Following]):
         if ask is None or message.round != ask.round or seat is None or seat.is_over or state.keys is not None:
             return state, ()
         asked, context = self._round(ask), self._context(ask)
-        parties = parties_of(self.params, asked.is_choice)
-        keys = read_keys(message, context, self.member.terms.roster, parties)
-        if self.member.me in keys and keys[self.member.me].box != public_of(state.box):
+        keys = read_keys(message, context, self.member.terms.roster, n_parties(self.params, asked.is_choice))
+        is_party = self.member.me in keys
+        if is_party and keys[self.member.me].box != public_of(state.box):
             raise RemoteProtocolError("SDQ-003", f"The keys of round {ask.round} have another key of this database than it sent.")
-        state = state.replace(keys=message)
+        state = state.replace(keys=message, box=state.box if is_party else b"")
         if asked.is_choice:
             return self.ask(state, asked.question)
-        terms = party.Terms(context, "select", parties)
+        terms = party.Terms(context, "select", tuple(keys))
         seat, effects = party.begin(seat, terms, self.member.me, state.box, keys, ())
         return state.replace(seat=seat), effects
 
@@ -216,9 +219,10 @@ class SDQPeer(Peer[Following]):
         keys = keys_of(state.keys)
         if not asked.is_choice or me not in keys:
             raise RemoteProtocolError("SDQ-003", f"Shares of scores came for round {ask.round}, in which this database computes nothing.")
-        dealers = check_contributions(message, context, self.member.terms.roster, me, keys[me].box, self.params.minimum)
+        dealt_in = seated(context, state.keys.keys)
+        dealers = check_contributions(message, dealt_in, self.member.terms.roster, me, keys[me].box, self.params.minimum)
         try:
-            shares = sum_shares(message, context, me, state.box, asked.size)
+            shares = sum_shares(message, dealt_in, me, state.box, asked.size)
         except MemberError as error:
             return state.closed(), (self._send(Unusable(study=self.study, round=ask.round, dealer=error.member)),)
         terms = party.Terms(context, "argmax", tuple(keys), dealers)
@@ -244,17 +248,20 @@ class SDQPeer(Peer[Following]):
 
     def computing(self, state: Following, given: Progress, now: datetime, entropy: Entropy) -> tuple[Following, Effects]:
         ask, seat = state.asked_for, state.seat
-        if ask is None or seat is None or seat.is_over or given.task != seat.task:
+        if ask is None or seat is None or not seat.links or given.task != seat.task:
             return state, ()
         if isinstance(given, Emitted):
             seat, effects = party.emitted(seat, given, self.study)
             return state.replace(seat=seat), effects
-        is_choice = self._round(ask).is_choice
-        state = state.closed()
-        if not isinstance(given, Computed):
-            return state, ()
+        assert state.keys is not None
+        asked, keys, state = self._round(ask), state.keys.keys, state.closed()
+        possible = range(asked.size) if asked.is_choice else (0, ADDS, SUBTRACTS)
+        if isinstance(given, Broken) or len(given.result) != 1 or given.result[0] not in possible:
+            blamed = given.party if isinstance(given, Broken) else None
+            named = None if blamed is None else keys[blamed].party
+            return state, (self._send(BrokenOff(study=self.study, round=ask.round, party=named)),)
         (result,) = given.result
-        if is_choice:
+        if asked.is_choice:
             return state, (self._send(Settled(study=self.study, round=ask.round, position=result)),)
         return self._sum(state.replace(role=result), entropy)
 
@@ -267,7 +274,7 @@ class SDQPeer(Peer[Following]):
             return Counts(study=self.study, round=ask.round, counts=Array.of(values))
         if asked.is_choice:
             assert state.keys is not None
-            context, n = self._context(ask), self.params.n_databases
+            context, n = seated(self._context(ask), state.keys.keys), self.params.n_databases
             boxes = seal_scores(values, context, self.member.me, self.member.identity, keys_of(state.keys), n, entropy)
             return Scores(study=self.study, round=ask.round, boxes=boxes)
         assert state.sitting is not None
@@ -308,3 +315,11 @@ class SDQPeer(Peer[Following]):
 
     def _send(self, message: Message) -> Send:
         return Send(AGGREGATOR, message)
+
+
+def _ending(state: Following, reason: str | None) -> Finish | Abort:
+    """How a database ends when the miner asks no more. The reason is a stranger's words."""
+    if reason is None:
+        return Finish(len(state.answered))
+    what = f"The miner ends the study without a result. It says: {shown(reason)[:MAX_REASON]}"
+    return Abort(RemoteProtocolError("SDQ-004", what, why="What was sent is spent."))

@@ -6,7 +6,7 @@ Each is a round of its own, named by its number: the same count asked twice is c
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -51,14 +51,16 @@ class Count(Record):
     where: tuple[Condition, ...] = ()
 
     @classmethod
-    def of(cls, schema: Schema, where: Mapping[str, str | Sequence[str]]) -> Count:
+    def of(cls, schema: Schema, where: Mapping[str, str | Iterable[str]]) -> Count:
         """A count of rows by the names of cells, as `names_of` gives them: one of a feature, or several."""
+        if not isinstance(where, Mapping):
+            raise SpecError("SDQ-002", "A count is not asked for by features and their cells.", fix='{"ward": "surgery"}')
         conditions = []
         for name, cells in where.items():
             known = names_of(schema, name)
-            wanted = (cells,) if isinstance(cells, str) else tuple(cells)
-            if not set(wanted) <= set(known):
-                raise SpecError("SDQ-002", f"{shown(name)} has no such cell.", fix=f"Choose of: {_some(known)}")
+            wanted = (cells,) if isinstance(cells, str) else tuple(cells) if isinstance(cells, Iterable) else ()
+            if not wanted or not all(isinstance(cell, str) and cell in known for cell in wanted):
+                raise SpecError("SDQ-002", f"{shown(name)} has no such cell.", fix=f"Choose of: {some(known)}")
             conditions.append(Condition(feature=name, cells=tuple(sorted({known.index(cell) for cell in wanted}))))
         return cls(where=tuple(conditions))
 
@@ -194,7 +196,8 @@ def names_of(schema: Schema, name: str) -> tuple[str, ...]:
         assert isinstance(schema.label, Categorical)
         return tuple(schema.label.values)
     if name not in schema.names:
-        raise SpecError("SDQ-002", f"{shown(name)} is neither a feature nor the label.", fix=f"Choose of: {_some(schema.names)}")
+        names = (*schema.names, *([] if schema.label is None else [schema.label.name]))
+        raise SpecError("SDQ-002", f"{shown(str(name)[:60])} is neither a feature nor the label.", fix=f"Choose of: {some(names)}")
     return cell_names(schema[name])
 
 
@@ -203,7 +206,7 @@ def _check(params: Params, free: Free, query: Query, number: int) -> None:
         raise _refused(f"query {number + 1} was asked for", f"The study allows at most {free.n_queries:,}.")
     features = query.features
     if not set(features) <= set(free.features) or len(set(features)) < len(features):
-        raise _refused("it is not about features of the study's [queries], each once", f"They are: {_some(free.features)}.")
+        raise _refused("it is not about features of the study's [queries], each once", f"They are: {some(free.features)}.")
     sizes = [len(names_of(params.schema, name)) for name in features]
     if isinstance(query, Count):
         for condition, size in zip(query.where, sizes, strict=True):
@@ -213,7 +216,8 @@ def _check(params: Params, free: Free, query: Query, number: int) -> None:
         raise _refused("its table is empty or too large", f"At most {MAX_CELLS:,} cells can be counted at once.")
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
+    """Names in a row; of many the first ones."""
     return ", ".join(map(shown, names[:_MOST_NAMED])) + (", ..." if len(names) > _MOST_NAMED else "")
 
 

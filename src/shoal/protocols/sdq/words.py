@@ -43,8 +43,8 @@ def _number(x: float) -> str:
     return str(int(x)) if x == int(x) and abs(x) < 1e15 else f"{x:.6g}"
 
 
-def counts_in_words(classes: Sequence[str], counts: Sequence[float], most: int = 3) -> str:
-    """Noisy counts, rounded: all of them, or where there are many classes the largest first; nothing where they are unknown.
+def counts_in_words(classes: Sequence[str], counts: Sequence[float], most: int | None = 3) -> str:
+    """Noisy counts, rounded: all of them, or where there are more classes the largest first; nothing where they are unknown.
 
     Examples
     --------
@@ -54,7 +54,22 @@ def counts_in_words(classes: Sequence[str], counts: Sequence[float], most: int =
     if np.isnan(counts).any():
         return ""
     order = list(range(len(classes)))
-    if len(classes) > most:
+    is_cut = most is not None and len(classes) > most
+    if is_cut:
         order = sorted(order, key=lambda i: -counts[i])[:most]
     listed = ", ".join(f"{classes[i]} {round(counts[i])}" for i in order)
-    return listed if len(classes) <= most else f"{listed}, …"
+    return f"{listed}, …" if is_cut else listed
+
+
+def noise_in_words(deviation: tuple[float, float] | None) -> str:
+    """How large the noise of a tree's counts is: of a leaf's and of the root's; nothing where it is unknown, or where there is none.
+
+    Examples
+    --------
+    >>> noise_in_words((4.32, 61.1))
+    'noise (standard deviation): 4.3 on a count of a leaf, 61 on one of the root'
+    """
+    if deviation is None or not any(deviation):
+        return ""
+    leaf, root = (f"{x:.2g}" if x < 100 else f"{x:.0f}" for x in deviation)
+    return f"noise (standard deviation): {leaf} on a count of a leaf, {root} on one of the root"

@@ -17,9 +17,10 @@ from shoal.protocols.base import EVERYONE, START, Abort, Finish, Received, Send,
 from shoal.protocols.joint.messages import JointFrame
 from shoal.protocols.sdq.aggregator import Mined, Mining, SDQAggregator
 from shoal.protocols.sdq.committee import Joint
-from shoal.protocols.sdq.messages import Ask, Counts, Ended, JointKey, Scores, Settled, Unusable
+from shoal.protocols.sdq.messages import MAX_REASON, Ask, BrokenOff, Counts, Ended, JointKey, Scores, Settled, Unusable
 from shoal.protocols.sdq.queries import Count
 from shoal.protocols.sdq.script import Course
+from shoal.protocols.sums.gathering import Failure
 from shoal.protocols.sums.messages import SumKeys, SumMasked, SumUnmask
 from toy.garbage import survives_garbage
 
@@ -47,11 +48,29 @@ def tick(aggregator: SDQAggregator, state: Mining, later: timedelta) -> tuple[Mi
     return aggregator.step(state, Tick(), START + later, SeededEntropy(1))
 
 
+def told(aggregator: SDQAggregator, state: Mining, effects: tuple[object, ...]) -> RemoteProtocolError:
+    """The error with which the aggregator gives up, once everyone had time to hear why."""
+    send, wake = effects
+    assert state.is_over and state.gathering is state.joint is state.counting is None and state.failed is not None
+    assert send == Send(EVERYONE, Ended(study=aggregator.study, reason=state.failed.what))
+    assert isinstance(wake, WakeAt) and wake.when == state.until
+    later = wake.when - START
+    assert tick(aggregator, state, later - LATER / 60) == (state, ())
+    same, (ending,) = tick(aggregator, load(dump(state), Mining), later)
+    assert same == state and isinstance(ending, Abort) and isinstance(ending.error, RemoteProtocolError)
+    assert (ending.error.code, ending.error.what, ending.error.why) == (state.failed.code, state.failed.what, state.failed.why)
+    return ending.error
+
+
 def begun(name: str) -> tuple[LoggedAggregator, Mining]:
     aggregator, _ = played(name)
     state, effects = aggregator.step(aggregator.initial(), Started(), START, SeededEntropy(1))
     assert effects == (Send(EVERYONE, Ask(study=aggregator.study, round=0, course=Course())), WakeAt(START + LATER))
     return aggregator, state
+
+
+def settled_late(aggregator: SDQAggregator) -> Settled:
+    return Settled(study=aggregator.study, round=0, position=0)
 
 
 def counts(aggregator: SDQAggregator, values: object, number: int = 0, kind: type = np.int64) -> Counts:
@@ -121,8 +140,7 @@ def test_counts_of_enough_do_when_the_time_is_up() -> None:
     for i in range(4):
         state, _ = step(aggregator, state, counts(aggregator, [50]), f"peer-{i}")
         if i < 3:
-            _, (ending,) = tick(aggregator, state, LATER)
-            assert isinstance(ending, Abort) and f"{i + 1} databases sent counts in time; 4 are needed" in str(ending.error)
+            assert f"{i + 1} databases sent counts in time; 4 are needed" in told(aggregator, *tick(aggregator, state, LATER)).what
     assert tick(aggregator, state, LATER / 2) == (state, ())
     state, _ = tick(aggregator, state, LATER)
     assert state.n_answering == (4,) and state.learned[0].tolist() == [200]
@@ -182,9 +200,12 @@ def test_what_does_not_belong_to_the_way_of_answering_is_refused() -> None:
 
 def test_a_sum_that_fails_ends_the_study_with_its_reason() -> None:
     aggregator, state = begun("paper")
-    over, (ending,) = tick(aggregator, state, LATER)
-    assert isinstance(ending, Abort) and ending.error.code == "SUM-103" and "0 members" in str(ending.error)
-    assert over.is_over and tick(aggregator, over, 2 * LATER) == (over, ())
+    over, effects = tick(aggregator, state, LATER)
+    error = told(aggregator, over, effects)
+    assert error.code == "SUM-103" and "0 members" in error.what
+    assert over.until == START + 2 * LATER, "everyone has as long to hear of it as for any other step"
+    _, keys = before(aggregator, SumKeys)
+    assert step(aggregator, over, keys) == (over, ()), "too late"
     assert tick(aggregator, state, LATER / 2) == (state, ())
 
 
@@ -207,12 +228,21 @@ def test_a_sum_waits_for_the_selection_and_has_its_own_time() -> None:
     assert later.gathering is not None and later.gathering.deadline == START + 1.5 * LATER
     assert [effect for effect in effects if isinstance(effect, WakeAt)][-1] == WakeAt(START + 1.5 * LATER)
     assert tick(aggregator, later, LATER) == (later, ())
-    _, (ending,) = tick(aggregator, later, 1.5 * LATER)
-    assert isinstance(ending, Abort) and "0 members sent a sum.keys" in str(ending.error)
+    assert "0 members sent a sum.keys" in told(aggregator, *tick(aggregator, later, 1.5 * LATER)).what
     frame = JointFrame(study=aggregator.study, round=0, sender=1, to=3, number=0, sealed=b"")
     assert step(aggregator, later, frame, "peer-1") == (later, (Send("peer-3", frame),))
-    _, (ending,) = tick(aggregator, begun("selected")[1], LATER)
-    assert isinstance(ending, Abort) and "0 databases sent keys" in str(ending.error)
+    assert "0 databases sent keys" in told(aggregator, *tick(aggregator, begun("selected")[1], LATER)).what
+
+
+def test_a_selection_that_broke_ends_the_study_at_once_and_not_by_missing_keys_of_a_sum() -> None:
+    aggregator, _ = played("selected")
+    state, _ = before(aggregator, SumKeys)
+    assert state.gathering is not None
+    broken = BrokenOff(study=aggregator.study, round=0, party=3)
+    error = told(aggregator, *step(aggregator, state, broken, "peer-1"))
+    assert error.code == "SDQ-004" and "peer-1" in error.what and "peer-3" in error.what
+    later = state.replace(ask=state.ask.replace(round=1))
+    assert step(aggregator, later, broken, "peer-1") == (later, ()), "of a round that went well without it"
 
 
 def test_two_are_selected_for_each_level_and_for_each_free_count() -> None:
@@ -233,23 +263,31 @@ def test_a_choice_is_the_position_that_all_parties_say() -> None:
     assert isinstance(effects[0], Send) and effects[0].message.round == 1
     assert mined.answers[0].tolist() == [last.position]
     other = last.replace(position=(last.position + 1) % 3)
-    _, (ending,) = step(aggregator, state, other, "peer-2")
-    assert isinstance(ending, Abort) and "say different things" in str(ending.error)
+    assert "say different things" in told(aggregator, *step(aggregator, state, other, "peer-2")).what
 
 
 def test_a_database_that_deals_badly_ends_the_study_and_is_named() -> None:
     aggregator, _ = played("plus")
     state, _ = before(aggregator, Settled)
-    over, (ending,) = step(aggregator, state, Unusable(study=aggregator.study, round=0, dealer=3), "peer-1")
-    assert isinstance(ending, Abort) and over.is_over
-    assert "peer-1" in str(ending.error) and "peer-3" in str(ending.error)
+    error = told(aggregator, *step(aggregator, state, Unusable(study=aggregator.study, round=0, dealer=3), "peer-1"))
+    assert "peer-1" in error.what and "peer-3" in error.what
+    error = told(aggregator, *step(aggregator, state, BrokenOff(study=aggregator.study, round=0), "peer-2"))
+    assert "the joint computation of peer-2 broke off" in error.what
+
+
+def test_a_long_reason_is_cut_where_it_is_told() -> None:
+    aggregator, _ = played("plus")
+    state, _ = before(aggregator, Settled)
+    failed = Failure(code="SDQ-004", what="x" * 2 * MAX_REASON)
+    over, (send, _) = step(aggregator, state.replace(joint=state.joint.replace(phase="over", failed=failed)), settled_late(aggregator))
+    assert isinstance(send, Send) and isinstance(send.message, Ended) and send.message.reason == "x" * MAX_REASON
+    assert over.failed == failed
 
 
 def test_a_committee_that_says_nothing_ends_the_study() -> None:
     aggregator, state = begun("plus")
     assert tick(aggregator, state, LATER / 2) == (state, ())
-    _, (ending,) = tick(aggregator, state, LATER)
-    assert isinstance(ending, Abort) and ending.error.code == "SDQ-004"
+    assert told(aggregator, *tick(aggregator, state, LATER)).code == "SDQ-004"
 
 
 def test_the_last_answer_ends_the_study() -> None:
@@ -257,7 +295,7 @@ def test_the_last_answer_ends_the_study() -> None:
     state, given = next((state, given) for state, given in reversed(aggregator.log) if not state.is_over)
     over, effects = step(aggregator, state, given.message, given.sender)  # type: ignore[union-attr]
     assert over.is_over and over.gathering is None
-    assert isinstance(effects[-2], Send) and isinstance(effects[-2].message, Ended)
+    assert effects[-2] == Send(EVERYONE, Ended(study=aggregator.study))
     assert isinstance(effects[-1], Finish) and effects[-1].result.n_answering == mined.n_answering
 
 

@@ -16,8 +16,8 @@ from shoal.messages.codec import dump, load
 from shoal.protocols.base import EVERYONE, START, Send, WakeAt
 from shoal.protocols.joint.messages import JointFrame
 from shoal.protocols.sdq.committee import Committee, FromParty, Joint
-from shoal.protocols.sdq.joining import check_contributions, key_statement, keys_of, parties_of, seal_scores
-from shoal.protocols.sdq.messages import Contributions, JointKey, JointKeys, Scores, Settled, Unusable
+from shoal.protocols.sdq.joining import check_contributions, key_statement, keys_of, seal_scores, seated
+from shoal.protocols.sdq.messages import BrokenOff, Contributions, JointKey, JointKeys, Scores, Settled, Unusable
 
 MINUTE = timedelta(minutes=1)
 QUERY = bytes([7]) * 32
@@ -43,7 +43,7 @@ def a_key(i: int, box: bytes | None = None, number: int = ROUND) -> JointKey:
 
 def scores(i: int, keys: JointKeys) -> Scores:
     identity = PEERS[f"peer-{i}"].member.identity
-    boxes = seal_scores(np.array([i, 2 * i, 5]), CONTEXT, i, identity, keys_of(keys), 5, SeededEntropy(i))
+    boxes = seal_scores(np.array([i, 2 * i, 5]), seated(CONTEXT, keys.keys), i, identity, keys_of(keys), 5, SeededEntropy(i))
     return Scores(study=STUDY, round=ROUND, boxes=boxes)
 
 
@@ -64,13 +64,13 @@ def take(
 
 
 def keyed(committee: Committee = CHOOSING, n_candidates: int = 3) -> tuple[Joint, JointKeys]:
-    joint, parties = begin(committee, n_candidates), parties_of(committee.params, n_candidates > 0)
-    for i in reversed(parties[1:]):
+    joint, parties = begin(committee, n_candidates), (0, 1, 2) if n_candidates else (0, 1, 2, 3, 4)
+    for i in (4, 3, 2, 1):
         joint, sent, _ = take(committee, joint, i, a_key(i))
         assert not sent and joint.phase == "keys"
     joint, (keys,), to = take(committee, joint, 0, a_key(0), MINUTE / 2)
     assert to == [EVERYONE] and isinstance(keys, JointKeys)
-    assert [key.party for key in keys.keys] == list(parties)
+    assert tuple(key.party for key in keys.keys) == joint.parties == parties
     assert joint.deadline == NOW + 1.5 * MINUTE
     return joint, keys
 
@@ -78,6 +78,7 @@ def keyed(committee: Committee = CHOOSING, n_candidates: int = 3) -> tuple[Joint
 def computing(dealers: tuple[int, ...] = (4, 0, 2, 1, 3)) -> Joint:
     joint, keys = keyed()
     assert joint.phase == "scores"
+    context = seated(CONTEXT, keys.keys)
     sent: list[Message] = []
     for i in dealers:
         joint, sent, to = take(CHOOSING, joint, i, scores(i, keys), MINUTE if i == dealers[-1] else timedelta(0))
@@ -89,13 +90,17 @@ def computing(dealers: tuple[int, ...] = (4, 0, 2, 1, 3)) -> Joint:
     for party, message in enumerate(sent):
         assert isinstance(message, Contributions)
         public = public_of(private(party))
-        assert check_contributions(message, CONTEXT, TERMS.roster, party, public, 4) == tuple(sorted(dealers))
+        assert check_contributions(message, context, TERMS.roster, party, public, 4) == tuple(sorted(dealers))
     assert joint.phase == "computing" and all(not one.boxes for one in joint.dealt)
     return joint
 
 
 def settled(position: int, number: int = ROUND) -> Settled:
     return Settled(study=STUDY, round=number, position=position)
+
+
+def broken_off(party: int | None = None) -> BrokenOff:
+    return BrokenOff(study=STUDY, round=ROUND, party=party)
 
 
 def refused(committee: Committee, joint: Joint, i: int, message: FromParty) -> str:
@@ -131,10 +136,54 @@ def test_scores_of_too_few_do_not() -> None:
     assert CHOOSING.ticked(joint, joint.deadline) == (joint, ())
 
 
-def test_every_party_must_publish_a_key_and_say_what_it_chose() -> None:
-    joint, _, _ = take(CHOOSING, begin(), 1, a_key(1))
+@pytest.mark.parametrize("there, committee", [((4, 3, 1, 0), (0, 1, 3)), ((2, 4, 3), (2, 3, 4)), ((3, 0, 1, 2), (0, 1, 2))])
+def test_the_first_that_are_there_when_the_time_is_up_make_the_committee(there: tuple[int, ...], committee: tuple[int, ...]) -> None:
+    joint = begin()
+    for i in there:
+        joint, sent, _ = take(CHOOSING, joint, i, a_key(i))
+        assert not sent
+    assert CHOOSING.ticked(joint, joint.deadline - timedelta(seconds=1)) == (joint, ())
+    joint, (send, wake) = CHOOSING.ticked(joint, joint.deadline)
+    assert isinstance(send, Send) and isinstance(send.message, JointKeys) and send.to == EVERYONE
+    assert tuple(key.party for key in send.message.keys) == joint.parties == committee and joint.phase == "scores"
+    assert wake == WakeAt(joint.deadline) == WakeAt(NOW + 2 * MINUTE)
+    for i in (0, 1, 2, 3):
+        joint, _, _ = take(CHOOSING, joint, i, scores(i, send.message))
+    joint, effects = CHOOSING.ticked(joint, joint.deadline)
+    assert [effect.to for effect in effects if isinstance(effect, Send)] == [f"peer-{i}" for i in committee]
+    frame = JointFrame(study=STUDY, round=ROUND, sender=2, to=0, number=0, sealed=b"")
+    _, _, to = take(CHOOSING, joint, committee[2], frame)
+    assert to == [f"peer-{committee[0]}"]
+    (other,) = {0, 1, 2, 3, 4} - {*committee} - {min({0, 1, 2, 3, 4} - {*committee})}
+    assert refused(CHOOSING, joint, other, settled(0)) == "SDQ-003"
+    for i in committee:
+        joint, _, _ = take(CHOOSING, joint, i, settled(2))
+    assert joint.position == 2
+
+
+def test_scores_that_were_dealt_to_another_committee_are_refused() -> None:
+    joint = begin()
+    for i in (1, 2, 3, 4):
+        joint, _, _ = take(CHOOSING, joint, i, a_key(i))
+    joint, (send, _) = CHOOSING.ticked(joint, joint.deadline)
+    assert isinstance(send, Send) and isinstance(send.message, JointKeys)
+    _, others = keyed()
+    assert refused(CHOOSING, joint, 4, scores(4, others)) == "SDQ-003"
+    mixed = scores(4, others).boxes[1:] + scores(4, send.message).boxes[2:]
+    assert refused(CHOOSING, joint, 4, scores(4, others).replace(boxes=mixed)) == "CRYPTO-001"
+
+
+def test_enough_must_publish_a_key_and_every_party_say_what_it_chose() -> None:
+    joint = begin()
+    for i in (1, 4):
+        joint, _, _ = take(CHOOSING, joint, i, a_key(i))
     joint, _ = CHOOSING.ticked(joint, joint.deadline)
-    assert joint.failed is not None and "1 databases sent keys" in joint.failed.what
+    assert joint.failed is not None and "2 databases sent keys for a joint computation in time; 3 are needed" in joint.failed.what
+    joint = begin(SELECTING, 0)
+    for i in (0, 1, 2, 4):
+        joint, _, _ = take(SELECTING, joint, i, a_key(i))
+    joint, _ = SELECTING.ticked(joint, joint.deadline)
+    assert joint.failed is not None and "4 databases sent keys for a joint computation in time; 5 are needed" in joint.failed.what
     joint, _, _ = take(CHOOSING, computing(), 1, settled(0))
     joint, _ = CHOOSING.ticked(joint, joint.deadline)
     assert joint.failed is not None and "1 databases sent what they chose in time; 3 are needed" in joint.failed.what
@@ -156,6 +205,26 @@ def test_a_party_that_cannot_use_what_it_was_dealt_ends_the_round_and_both_are_n
     joint, _, _ = take(CHOOSING, joint, 1, Unusable(study=STUDY, round=ROUND, dealer=4))
     assert joint.failed is not None
     assert "peer-1" in joint.failed.what and "peer-4" in joint.failed.what
+
+
+@pytest.mark.parametrize("committee, joint", [(CHOOSING, computing()), (SELECTING, keyed(SELECTING, 0)[0])])
+def test_a_computation_that_broke_ends_the_round_and_its_party_is_named_with_whom_it_names(committee: Committee, joint: Joint) -> None:
+    over, _, _ = take(committee, joint, 1, broken_off())
+    assert over.phase == "over" and over.failed is not None and over.failed.code == "SDQ-004"
+    assert over.failed.what == "Round 3 is given up: the joint computation of peer-1 broke off."
+    over, _, _ = take(committee, joint, 1, broken_off(2))
+    assert over.failed is not None
+    assert over.failed.what == "Round 3 is given up: the joint computation of peer-1 broke off, by what peer-2 sent, it says."
+    assert "One of the two" in str(over.failed.why)
+    for named in (1, 5, 99):
+        assert refused(committee, joint, 1, broken_off(named)) == "SDQ-003"
+
+
+def test_only_a_party_can_say_that_its_computation_broke_and_only_during_it() -> None:
+    assert refused(CHOOSING, computing(), 3, broken_off()) == "SDQ-003", "not a party"
+    assert refused(CHOOSING, computing(), 1, broken_off(3)) == "SDQ-003", "names nobody who computes"
+    assert refused(CHOOSING, keyed()[0], 1, broken_off()) == "SDQ-003"
+    assert refused(CHOOSING, begin(), 1, broken_off()) == "SDQ-003"
 
 
 def test_frames_are_passed_on_to_the_party_that_they_name() -> None:
@@ -181,9 +250,8 @@ def test_a_selection_computes_once_all_keys_are_there() -> None:
 def test_what_is_late_is_dropped_and_what_is_early_or_twice_is_refused() -> None:
     joint, keys = keyed()
     assert refused(CHOOSING, begin(), 0, scores(0, keys)) == "SDQ-003"
-    assert refused(CHOOSING, joint, 0, a_key(0)) == "SDQ-003"
+    assert take(CHOOSING, joint, 3, a_key(3)) == (joint, [], [])
     assert refused(CHOOSING, joint, 0, settled(0)) == "SDQ-003"
-    assert refused(CHOOSING, begin(), 3, a_key(3)) == "SDQ-003", "not a party"
     once, _, _ = take(CHOOSING, begin(), 1, a_key(1))
     assert refused(CHOOSING, once, 1, a_key(1)) == "SDQ-003"
     dealt, _, _ = take(CHOOSING, joint, 3, scores(3, keys))
@@ -194,7 +262,7 @@ def test_what_is_late_is_dropped_and_what_is_early_or_twice_is_refused() -> None
     assert refused(CHOOSING, said, 1, settled(1)) == "SDQ-003"
     assert refused(CHOOSING, late, 1, settled(3)) == "SDQ-003", "there are three candidates"
     over = late.replace(phase="over", position=1)
-    for message in (a_key(1), scores(3, keys), settled(1), Unusable(study=STUDY, round=ROUND, dealer=1)):
+    for message in (a_key(1), scores(3, keys), settled(1), Unusable(study=STUDY, round=ROUND, dealer=1), broken_off()):
         assert take(CHOOSING, over, 1, message) == (over, [], [])
     with pytest.raises(RemoteProtocolError, match="not on the roster"):
         CHOOSING.received(joint, "stranger", settled(0), NOW)

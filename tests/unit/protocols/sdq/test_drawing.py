@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
+import pytest
 
 from sdq_trees import schema_of
 from shoal.domain import Categorical, Numeric, Schema
+from shoal.errors import UsageError
+from shoal.protocols.sdq.drawing import _width
 from shoal.protocols.sdq.growth import grow
 from shoal.protocols.sdq.model import Tree
 
@@ -99,10 +104,75 @@ def test_a_large_tree_is_cut_next_to_its_root_and_says_so() -> None:
     tree = full_tree((3, 2, 4))
     picture = ElementTree.fromstring(tree.to_svg(max_nodes=15))
     boxes = [rect for rect in picture.iter(f"{SVG}rect") if rect.get("rx")]
-    assert len(boxes) == 1 + 3 + 6 + 4
-    assert sum("stroke-dasharray" in box.attrib for box in boxes) == 5
-    assert "14 of 34 nodes are shown; a dashed box has more below it." in [text.text for text in picture.iter(f"{SVG}text")]
+    assert len(boxes) == 1 + 3 + 6
+    assert sum("stroke-dasharray" in box.attrib for box in boxes) == 6
+    assert "10 of 34 nodes are shown; a dashed box has more below it." in [text.text for text in picture.iter(f"{SVG}text")]
     assert len([rect for rect in ElementTree.fromstring(tree.to_svg(max_nodes=1)).iter(f"{SVG}rect") if rect.get("rx")]) == 1
+
+
+NOISE = "noise (standard deviation): 4.3 on a count of a leaf, 161 on one of the root"
+
+
+def test_the_noise_of_its_counts_is_told_once() -> None:
+    noisy = replace(TREE, deviation=(4.32, 161.2))
+    assert noisy.to_text().splitlines() == [*TREE.to_text().splitlines(), NOISE]
+    for tree in (noisy, full_tree((3, 2, 4))):
+        picture = ElementTree.fromstring(replace(tree, deviation=(4.32, 161.2)).to_svg(max_nodes=10))
+        assert NOISE in [text.text for text in picture.iter(f"{SVG}text")]
+        last = max(float(box.attrib["y"]) + float(box.attrib["height"]) for box in picture.iter(f"{SVG}rect") if box.get("rx"))
+        notes = [float(text.attrib["y"]) for text in picture.iter(f"{SVG}text") if text.get("fill") == "#555555"]
+        assert min(notes) - 13 > last and max(notes) < float(picture.attrib["height"]) and len(set(notes)) == len(notes)
+    assert replace(TREE, deviation=(0.0, 0.0)).to_text() == TREE.to_text()
+
+
+@pytest.mark.parametrize("name", ["W" * 60, "i" * 60, "\u7b2c" * 60, "\u00fc" * 60, "a\u0301" * 60, "<&" * 30])
+def test_no_word_leaves_its_box(name: str) -> None:
+    schema = Schema([Categorical(name, [name, "y"], missing=False)], label=Categorical("ill", [name, "x"]))
+    counts = np.full((3, 2), 123456.0)
+    tree = Tree(schema, np.array([0, -1, -1]), np.array([1, -1, -1]), counts, np.full((3, 2), 0.5))
+    picture = ElementTree.fromstring(tree.to_svg())
+    texts = [(text.text or "", float(text.attrib["font-size"]), text.get("text-anchor")) for text in picture.iter(f"{SVG}text")]
+    assert sum(text.endswith("…") for text, _, _ in texts) >= 5
+    for text, size, anchor in texts:
+        assert _width(text, size if size == 13 else 0.92 * size) <= (340 - 210 - 8 if anchor else 210 - 18)
+    # A cut is made where it must be: one letter more would not fit.
+    head = next(text for text, size, _ in texts if size == 13)
+    assert _width(f"{head[:-1]}{name[len(head) - 1]}…", 13) > 210 - 18 - 4 - 13 * 1.25
+
+
+def test_a_class_beyond_the_colours_has_none_of_another() -> None:
+    schema = Schema([Categorical("x", [str(i) for i in range(9)], missing=False)], label=Categorical("y", [f"c{i}" for i in range(9)]))
+    counts = np.vstack([np.ones(9), np.eye(9)])
+    tree = Tree(schema, np.array([0] + [-1] * 9), np.array([1] + [-1] * 9), counts, counts / counts.sum(axis=1, keepdims=True))
+    fills = [rect.attrib["fill"] for rect in ElementTree.fromstring(tree.to_svg()).iter(f"{SVG}rect") if rect.get("width") == "8"]
+    assert len(set(fills[:7])) == 7 and fills[7] == fills[8] and fills[7] not in fills[:7]
+    assert "c3 1, c4 1" not in tree.to_text() and "c0 1, c1 1, c2 1, …" in tree.to_text()
+    assert "c0 1, c1 1, c2 1, c3 1, c4 1, c5 1, c6 1, c7 1, c8 1" in tree.to_text(n_classes=None)
+
+
+@pytest.mark.parametrize(("length", "words"), [(3, "{0} 5, {1} 7"), (18, "{1} 7, …"), (40, "…")])
+def test_a_count_is_told_whole_or_not_at_all(length: int, words: str) -> None:
+    names = ("n" * length, "y" * length)
+    schema = Schema([SCHEMA.features[0]], label=Categorical("ill", names))
+    leaf = Tree(schema, np.array([-1]), np.array([-1]), np.array([[5.0, 7]]), np.array([[0.4, 0.6]]))
+    told = [text.text for text in ElementTree.fromstring(leaf.to_svg()).iter(f"{SVG}text")][1]
+    assert told == words.format(*names)
+
+
+def test_a_line_may_be_as_long_as_it_takes() -> None:
+    assert "z" * 50 + " → yes  [<no> 3, yes 4]" in TREE.to_text(width=None)
+    assert max(map(len, TREE.to_text(width=1).splitlines())) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"max_depth": -1}, {"max_depth": 1.5}, {"max_depth": True}, {"width": 0}, {"width": "80"}, {"n_classes": 0}, {"max_nodes": 0}]
+)
+def test_arguments_that_mean_nothing_get_a_sentence(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="is no whole number from") as error:
+        (TREE.to_svg if "max_nodes" in wrong else TREE.to_text)(**wrong)
+    assert error.value.code == "USAGE-001"
+    with pytest.raises(UsageError):
+        TREE.to_svg(max_nodes=None)  # type: ignore[arg-type]
 
 
 def test_a_deep_tree_is_no_trouble() -> None:

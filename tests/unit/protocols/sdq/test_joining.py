@@ -25,9 +25,10 @@ from shoal.protocols.sdq.joining import (
     has_choices,
     key_statement,
     level_of,
-    parties_of,
+    n_parties,
     read_keys,
     seal_scores,
+    seated,
     sum_shares,
 )
 from shoal.protocols.sdq.messages import Ask, Contributions, JointKeys, PartyKey, SealedBox
@@ -42,7 +43,7 @@ ROSTER = Roster(NAMES, tuple(identity.public for identity in IDENTITIES))
 TERMS = Terms(STUDY, ROSTER, 4)
 CONTEXT = TERMS.context(3, bytes(32))
 PARTIES = (0, 1, 2)
-PRIVATE = [bytes([i + 50]) * 32 for i in range(3)]
+PRIVATE = [bytes([i + 50]) * 32 for i in range(5)]
 
 
 # Which studies can be.
@@ -67,6 +68,7 @@ def test_the_studies_of_these_tests_can_be(name: str) -> None:
         ("selected", {"trust": "local"}, 5),
         ("plus", {"minimum": 5, "max_colluders": 3}, 5),
         ("local", {"n_databases": 6}, 5),
+        ("local", {"variant": "plus"}, 5),
     ],
 )
 def test_a_roster_that_does_not_hold_what_the_study_promises_is_refused_by_both_sides(
@@ -92,10 +94,18 @@ def test_colluders_that_are_many_do_not_matter_where_nothing_is_chosen_jointly()
     check_terms(replace(STUDIES["paper"], minimum=5, max_colluders=4), Terms(STUDY, ROSTER, 5))
 
 
-def test_who_computes() -> None:
-    assert parties_of(STUDIES["plus"], True) == (0, 1, 2)
-    assert parties_of(replace(STUDIES["plus"], max_colluders=2), True) == (0, 1, 2, 3, 4)
-    assert parties_of(STUDIES["selected"], False) == (0, 1, 2, 3, 4)
+def test_scores_in_the_open_are_not_priced_so_that_local_trust_has_no_joint_choices() -> None:
+    """Its noise is one-sided: it hides which score is the largest, and not what the scores are."""
+    for changes in ({"choice": "sums"}, {"learner": "naive-bayes"}):
+        check_terms(replace(STUDIES["local"], variant="plus", **changes), Terms(STUDY, ROSTER, 4))
+    with pytest.raises(LocalProtocolError):
+        make("plus", changes={"trust": "local"})
+
+
+def test_how_many_compute() -> None:
+    assert n_parties(STUDIES["plus"], True) == 3
+    assert n_parties(replace(STUDIES["plus"], max_colluders=2), True) == 5
+    assert n_parties(STUDIES["selected"], False) == 5
     assert [name for name, params in STUDIES.items() if has_choices(params)] == ["plus"]
 
 
@@ -122,8 +132,8 @@ def test_whatever_is_asked_otherwise_has_another_digest() -> None:
 # Keys.
 
 
-def keys(context: Context = CONTEXT) -> JointKeys:
-    return JointKeys(study=STUDY, round=3, keys=tuple(a_key(i, public_of(PRIVATE[i]), context) for i in PARTIES))
+def keys(context: Context = CONTEXT, parties: tuple[int, ...] = PARTIES) -> JointKeys:
+    return JointKeys(study=STUDY, round=3, keys=tuple(a_key(i, public_of(PRIVATE[i]), context) for i in parties))
 
 
 def a_key(i: int, box: bytes, context: Context = CONTEXT, signer: int | None = None) -> PartyKey:
@@ -132,8 +142,29 @@ def a_key(i: int, box: bytes, context: Context = CONTEXT, signer: int | None = N
 
 
 def test_keys_that_the_parties_have_signed_are_taken() -> None:
-    read = read_keys(keys(), CONTEXT, ROSTER, PARTIES)
+    read = read_keys(keys(), CONTEXT, ROSTER, 3)
     assert {party: key.box for party, key in read.items()} == {i: public_of(PRIVATE[i]) for i in PARTIES}
+
+
+@pytest.mark.parametrize("parties", [(0, 1, 3), (2, 3, 4), (0, 2, 4)])
+def test_whichever_databases_are_there_make_a_committee(parties: tuple[int, ...]) -> None:
+    assert tuple(read_keys(keys(parties=parties), CONTEXT, ROSTER, 3)) == parties
+
+
+def test_a_committee_of_another_size_or_with_somebody_twice_is_refused() -> None:
+    """More than C colluders would be half of a smaller one; in one that names somebody twice they would be more than they are."""
+    for parties, n in (((0, 1), 3), ((0, 1, 2, 3, 4), 3), ((0, 1, 2, 3), 3), ((1, 1, 2), 3), ((0, 1, 2, 3), 5), ((), 3)):
+        with pytest.raises(RemoteProtocolError, match="each once and in order") as caught:
+            read_keys(keys(parties=parties), CONTEXT, ROSTER, n)
+        assert caught.value.code == "SDQ-003"
+
+
+def test_every_committee_has_a_context_of_its_own() -> None:
+    others = [keys(parties=parties).keys for parties in ((0, 1, 2), (0, 1, 3), (1, 2, 3), (0, 1), (0, 1, 2, 3))]
+    others.append((*keys().keys[:2], a_key(2, public_of(PRIVATE[3]))))
+    assert len({seated(CONTEXT, one).query for one in others} | {CONTEXT.query}) == 7
+    assert seated(CONTEXT, keys().keys) == seated(CONTEXT, keys().keys)
+    assert seated(CONTEXT, keys().keys) != seated(TERMS.context(4, bytes(32)), keys().keys)
 
 
 def test_keys_in_other_hands_or_of_another_round_are_refused() -> None:
@@ -143,7 +174,8 @@ def test_keys_in_other_hands_or_of_another_round_are_refused() -> None:
         ((first, second), "SDQ-003"),
         ((second, first, third), "SDQ-003"),
         ((first, second, third, third), "SDQ-003"),
-        ((first, second, third.replace(party=3)), "SDQ-003"),
+        ((first, second, third.replace(party=3)), "CRYPTO-001"),
+        ((first, second, third.replace(party=5)), "PROTO-003"),
         (exchanged, "CRYPTO-001"),
         ((first, second, third.replace(box=first.box)), "CRYPTO-001"),
         ((first, second, a_key(2, third.box, signer=1)), "CRYPTO-001"),
@@ -152,7 +184,7 @@ def test_keys_in_other_hands_or_of_another_round_are_refused() -> None:
         ((first, second, a_key(2, bytes(32))), "CRYPTO-001"),
     ):
         with pytest.raises(RemoteProtocolError) as caught:
-            read_keys(keys().replace(keys=bad), CONTEXT, ROSTER, PARTIES)
+            read_keys(keys().replace(keys=bad), CONTEXT, ROSTER, 3)
         assert caught.value.code == code
 
 
@@ -161,19 +193,23 @@ def test_keys_in_other_hands_or_of_another_round_are_refused() -> None:
 SCORES = np.array([[5, -7, 0], [1, 2, 3], [10, 0, -1], [0, 0, 1 << 30]])
 
 
-def contributions(party: int, context: Context = CONTEXT, dealers: tuple[int, ...] = (0, 1, 3, 4)) -> Contributions:
-    read = read_keys(keys(context), context, ROSTER, PARTIES)
+SEATED = seated(CONTEXT, keys().keys)
+
+
+def contributions(party: int, context: Context = CONTEXT, parties: tuple[int, ...] = PARTIES) -> Contributions:
+    listed = keys(context, parties)
+    read = read_keys(listed, context, ROSTER, 3)
     boxes = []
-    for scores, dealer in zip(SCORES, dealers, strict=True):
-        sealed = seal_scores(scores, context, dealer, IDENTITIES[dealer], read, 5, SeededEntropy(dealer))
-        assert [box.member for box in sealed] == list(PARTIES)
-        boxes.append(sealed[party].replace(member=dealer))
+    for scores, dealer in zip(SCORES, (0, 1, 3, 4), strict=True):
+        sealed = seal_scores(scores, seated(context, listed.keys), dealer, IDENTITIES[dealer], read, 5, SeededEntropy(dealer))
+        assert tuple(box.member for box in sealed) == parties
+        boxes.append(sealed[parties.index(party)].replace(member=dealer))
     return Contributions(study=STUDY, round=3, boxes=tuple(boxes))
 
 
 def taken(message: Contributions, party: int = 1, minimum: int = 4) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    dealers = check_contributions(message, CONTEXT, ROSTER, party, public_of(PRIVATE[party]), minimum)
-    return dealers, sum_shares(message, CONTEXT, party, PRIVATE[party], 3)
+    dealers = check_contributions(message, SEATED, ROSTER, party, public_of(PRIVATE[party]), minimum)
+    return dealers, sum_shares(message, SEATED, party, PRIVATE[party], 3)
 
 
 def test_shares_add_up_to_the_scores_of_all_dealers() -> None:
@@ -193,13 +229,15 @@ def test_contributions_that_are_too_few_or_not_in_order_are_refused() -> None:
         taken(message, minimum=5)
 
 
-def test_a_box_of_another_party_round_or_dealer_is_refused() -> None:
+def test_a_box_of_another_party_round_committee_or_dealer_is_refused() -> None:
     message = contributions(1)
     a, b, c, d = message.boxes
     other = contributions(1, TERMS.context(2, bytes(32))).boxes[3]
     for bad, code in (
         (contributions(2).boxes[3], "CRYPTO-001"),
         (other, "CRYPTO-001"),
+        (contributions(1, parties=(1, 2, 3)).boxes[3], "CRYPTO-001"),
+        (contributions(1, parties=(0, 1, 3)).boxes[3], "CRYPTO-001"),
         (d.replace(box=d.box[:-1] + bytes([d.box[-1] ^ 1])), "CRYPTO-001"),
         (d.replace(signature=c.signature), "CRYPTO-001"),
         (d.replace(member=5), "PROTO-003"),
@@ -214,17 +252,17 @@ def test_a_box_of_another_party_round_or_dealer_is_refused() -> None:
 @pytest.mark.parametrize("plain", [b"", bytes(47), bytes(64), b"\xff" * 48, None])
 def test_a_dealer_that_signs_what_cannot_be_used_is_named(plain: bytes | None) -> None:
     message, public = contributions(1), public_of(PRIVATE[1])
-    box = b"not sealed" if plain is None else seal(public, plain, _box_info(CONTEXT, 4, 1))
-    bad = SealedBox(member=4, box=box, signature=IDENTITIES[4].sign(_box_statement(CONTEXT, 4, 1, public, box)))
+    box = b"not sealed" if plain is None else seal(public, plain, _box_info(SEATED, 4, 1))
+    bad = SealedBox(member=4, box=box, signature=IDENTITIES[4].sign(_box_statement(SEATED, 4, 1, public, box)))
     with pytest.raises(MemberError) as caught:
         taken(message.replace(boxes=(*message.boxes[:3], bad)))
     assert caught.value.member == 4
 
 
 def test_a_score_that_is_too_large_is_never_dealt() -> None:
-    read = read_keys(keys(), CONTEXT, ROSTER, PARTIES)
+    read = read_keys(keys(), CONTEXT, ROSTER, 3)
     with pytest.raises(LocalProtocolError):
-        seal_scores(np.array([1 << 40]), CONTEXT, 0, IDENTITIES[0], read, 5, SeededEntropy(1))
+        seal_scores(np.array([1 << 40]), SEATED, 0, IDENTITIES[0], read, 5, SeededEntropy(1))
 
 
 def test_the_defaults_of_a_study_can_be() -> None:

@@ -12,8 +12,10 @@ from shoal.messages.codec import decode, encode
 from shoal.protocols.joint.messages import JointFrame
 from shoal.protocols.sdq.growth import MAX_COUNTS, MAX_NODES
 from shoal.protocols.sdq.messages import (
+    MAX_REASON,
     MESSAGES,
     Ask,
+    BrokenOff,
     Contributions,
     Counts,
     Ended,
@@ -44,7 +46,10 @@ SAMPLES: list[Message] = [
     Contributions(study=STUDY, round=1, boxes=(BOX, BOX)),
     Settled(study=STUDY, round=1, position=4),
     Unusable(study=STUDY, round=1, dealer=4),
+    BrokenOff(study=STUDY, round=1),
+    BrokenOff(study=STUDY, round=1, party=4),
     Ended(study=STUDY),
+    Ended(study=STUDY, reason="Nobody came."),
 ]
 
 
@@ -64,7 +69,7 @@ def test_what_holds_counts_or_scores_spends_and_nothing_else() -> None:
 
 def test_what_a_database_sends_counts_once_in_a_round() -> None:
     for message in SAMPLES:
-        if isinstance(message, Counts | JointKey | Scores | Settled | Unusable):
+        if isinstance(message, Counts | JointKey | Scores | Settled | Unusable | BrokenOff):
             assert message.submission == message.round.to_bytes(8, "big")
             assert message.replace(round=9).submission != message.submission
         else:
@@ -97,6 +102,8 @@ def test_the_largest_message_of_each_kind_has_room() -> None:
         (SAMPLES[6], {"boxes": (BOX.model_construct(member=0, box=bytes((1 << 15) + 1), signature=SIGNATURE),)}),
         (SAMPLES[8], {"position": -1}),
         (SAMPLES[9], {"dealer": -1}),
+        (SAMPLES[11], {"party": -1}),
+        (SAMPLES[13], {"reason": "x" * (MAX_REASON + 1)}),
     ],
 )
 def test_other_fields_are_refused(message: Message, changes: dict[str, object]) -> None:

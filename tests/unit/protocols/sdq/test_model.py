@@ -12,10 +12,14 @@ import pytest
 from model_garbage import at
 from sdq_trees import random_table, run, schema_of
 from shoal.domain import Categorical, Numeric, Schema
+from shoal.entropy import SeededEntropy
 from shoal.errors import SpecError
+from shoal.protocols.sdq.counting import nodes_of
 from shoal.protocols.sdq.model import Tree, from_plain
 from shoal.protocols.sdq.paper import PaperScript
 from shoal.protocols.sdq.params import Params
+from shoal.protocols.sdq.population import simulate
+from shoal.protocols.sdq.scripts import script_of
 
 SCHEMA = Schema(
     [
@@ -73,6 +77,42 @@ def test_a_tree_comes_back_from_a_file_as_it_was() -> None:
     assert from_plain(as_file(TREE)).decide(ROWS).tolist() == TREE.decide(ROWS).tolist()
 
 
+@pytest.mark.parametrize(
+    ("variant", "choice", "noise"),
+    [
+        ("paper", "mpc", "all-contribute"),
+        ("paper", "mpc", "two-selected"),
+        ("plus", "mpc", "all-contribute"),
+        ("plus", "sums", "all-contribute"),
+    ],
+)
+def test_the_noise_that_is_told_is_the_noise_of_the_counts(variant: Any, choice: Any, noise: Any) -> None:
+    arities, n_classes = (2, 3, 4), 150
+    table = random_table(arities, n_classes, 60_000, seed=5)
+    params = Params(schema_of(arities, n_classes), 1.0, 60_000, max_colluders=3, variant=variant, choice=choice, noise=noise, depth=2)
+    tree = simulate(script_of(params), table, SeededEntropy(8)).model
+    assert tree.splits[0] >= 0 and tree.deviation is not None
+    ends = nodes_of(table.cells, tree.splits, tree.firsts)
+    true = np.zeros(tree.counts.shape)
+    np.add.at(true, (ends, table.labels), 1)
+    leaves = tree.splits < 0
+    # Standard errors of a standard deviation, in its own measure, are about 0.1 for 150 counts of this kurtosis, and less for more.
+    assert np.std((tree.counts - true)[leaves]) == pytest.approx(tree.deviation[0], rel=0.25)
+    assert np.std(tree.counts[0] - np.bincount(table.labels)) == pytest.approx(tree.deviation[1], rel=0.4)
+    assert from_plain(as_file(tree)).deviation == tree.deviation
+
+
+def test_a_root_that_is_a_leaf_has_the_noise_of_a_leaf() -> None:
+    params = Params(schema_of((2, 3), 2), 0.01, 100, variant="paper")
+    table = random_table((2, 3), 2, 100, seed=1)
+    for seed in range(20):
+        tree = simulate(script_of(params), table, SeededEntropy(seed)).model
+        if len(tree) == 1:
+            assert tree.deviation[0] == tree.deviation[1] > 100
+            return
+    raise AssertionError("no root was a leaf")
+
+
 def test_a_leaf_is_a_tree() -> None:
     leaf = Tree(SCHEMA, np.array([-1]), np.array([-1]), np.array([[math.nan] * 3]), np.array([[0.5, 0.25, 0.25]]))
     assert from_plain(as_file(leaf)).decide(ROWS).tolist() == [0] * 5
@@ -85,6 +125,9 @@ WRONG: dict[str, object] = {
     "no kind": {key: part for key, part in T.items() if key != "kind"},
     "another kind": at(T, ("kind",), "vote"),
     "one more key": {**T, "code": "import os"},
+    "no word of the noise": {key: part for key, part in T.items() if key != "deviation"},
+    "noise of one kind of node": {**T, "deviation": [1.0]},
+    "negative noise": {**T, "deviation": [1.0, -1.0]},
     "no nodes": {**T, "splits": [], "firsts": [], "counts": [], "chances": []},
     "a node without a first child": at(T, ("firsts",), T["firsts"][:-1]),
     "a node without counts": at(T, ("counts",), T["counts"][:-1]),

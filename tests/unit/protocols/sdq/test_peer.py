@@ -30,8 +30,20 @@ from shoal.protocols.base import (
 )
 from shoal.protocols.joint.messages import JointFrame
 from shoal.protocols.sdq.following import Following
-from shoal.protocols.sdq.joining import _box_statement, digest_of, key_statement, keys_of
-from shoal.protocols.sdq.messages import Ask, Contributions, Counts, Ended, JointKey, JointKeys, Scores, Settled, Unusable
+from shoal.protocols.sdq.joining import _box_statement, digest_of, key_statement, keys_of, seated
+from shoal.protocols.sdq.messages import (
+    MAX_REASON,
+    Ask,
+    BrokenOff,
+    Contributions,
+    Counts,
+    Ended,
+    JointKey,
+    JointKeys,
+    Scores,
+    Settled,
+    Unusable,
+)
 from shoal.protocols.sdq.paper import PaperScript
 from shoal.protocols.sdq.peer import SDQPeer
 from shoal.protocols.sdq.queries import Histogram
@@ -79,13 +91,13 @@ def test_a_database_begins_the_round_that_is_asked(name: str, question: str | No
     assert load(dump(state), Following) == state
 
 
-def test_a_database_that_is_not_on_the_committee_publishes_no_key_and_still_deals() -> None:
+def test_a_database_that_is_not_seated_erases_its_key_and_still_deals() -> None:
     peer, ledger = a_peer("plus", 4), MemoryLedger()
     state, sent, _ = give(peer, peer.initial(), an_ask(peer), ledger)
-    assert sent == [] and state.seat is not None and state.box == b""
+    assert [type(message) for message in sent] == [JointKey] and state.box != b""
     state, keys = before(peer, JointKeys)
-    _, sent, _ = give(peer, state, keys, ledger)
-    assert [type(message) for message in sent] == [Scores]
+    state, sent, _ = give(peer, state, keys, ledger)
+    assert [type(message) for message in sent] == [Scores] and state.box == b"" and state.keys == keys
     assert next(iter(ledger.entries))[1] == "choice/0"
 
 
@@ -296,6 +308,28 @@ def test_the_end_is_the_end() -> None:
         assert not ledger.entries
 
 
+@pytest.mark.parametrize("name, kind", [("plus", Contributions), ("paper", SumSurvivors), ("selected", SumBoxes), ("local", Ask)])
+def test_a_study_that_was_given_up_ends_the_database_with_the_reason_and_without_secrets(name: str, kind: type[Message]) -> None:
+    peer, ledger = a_peer(name, 1 if name == "plus" else 0), MemoryLedger()
+    state, _ = before(peer, kind)
+    over, sent, work = give(peer, state, Ended(study=peer.study, reason="Round 7 is given up."), ledger)
+    (ending,) = endings(work)
+    assert isinstance(ending, Abort) and ending.error.code == "SDQ-004" and not sent
+    assert ending.error.what == "The miner ends the study without a result. It says: Round 7 is given up."
+    assert over.is_over and over.role is None and over.box == b"" and over.keys is None
+    assert over.sitting is None or over.sitting.own == over.sitting.mask == over.sitting.box == b""
+    assert not ledger.entries
+
+
+def test_the_words_of_a_stranger_are_shown_plainly_and_cut() -> None:
+    peer = a_peer("paper")
+    hostile = "\x1b[2J\u202efine\nwhy       none"
+    _, _, (ending,) = give(peer, peer.initial(), Ended(study=peer.study, reason=hostile))
+    assert isinstance(ending, Abort) and ending.error.what.isprintable() and "\\x1b[2J\\u202efine\\nwhy" in ending.error.what
+    _, _, (ending,) = give(peer, peer.initial(), Ended(study=peer.study, reason="\x1b" * MAX_REASON))
+    assert isinstance(ending, Abort) and len(ending.error.what) < MAX_REASON + 60
+
+
 # Selection.
 
 
@@ -351,14 +385,45 @@ def test_roles_make_the_noise_of_a_sum() -> None:
 def test_a_selection_that_breaks_or_was_left_begins_no_sum() -> None:
     peer, ledger = a_peer("selected"), MemoryLedger()
     state, computed = before(peer, Computed)
-    broken, sent, work = give(peer, state, Broken(computed.task, LocalProtocolError("JOINT-001", "It died.")), ledger)
-    assert sent == [] and work == () and broken.seat.is_over and broken.role is None and broken.box == b""
+    broken, sent, _ = give(peer, state, Broken(computed.task, LocalProtocolError("JOINT-001", "It died.")), ledger)
+    assert sent == [BrokenOff(study=peer.study, round=0)]
+    assert broken.seat.is_over and broken.role is None and broken.box == b""
     assert give(peer, broken, computed, ledger) == (broken, [], ()), "too late"
     left, _, _ = give(peer, state, an_ask(peer, 1, Course(step=1, leaves=(False,))), ledger)
     assert give(peer, left, computed, ledger) == (left, [], ())
     other, _, _ = give(peer, state, an_ask(peer, 1, query=QUERIES[0]), ledger)
     assert give(peer, other, computed, ledger) == (other, [], ()), "the task of another round"
     assert give(peer, peer.initial(), computed, ledger) == (peer.initial(), [], ())
+    waiting, _ = before(peer, JointKeys)
+    assert give(peer, waiting, computed, ledger) == (waiting, [], ()), "nothing is computed before keys are there"
+
+
+def test_a_computation_that_broke_is_told_with_the_party_that_it_names() -> None:
+    """Parties are counted among themselves, and databases on the roster."""
+    peer = a_peer("plus", 1)
+    state, computed = before(peer, Computed)
+    assert [key.party for key in state.keys.keys] == [0, 1, 2]
+    moved = tuple(key.replace(party=place) for key, place in zip(state.keys.keys, (1, 3, 4), strict=True))
+    for parties, party, named in ((state.keys.keys, 2, 2), (moved, 2, 4), (moved, None, None)):
+        error = RemoteProtocolError("JOINT-002", "It sent what cannot be used.")
+        given = Broken(computed.task, error, party)
+        broken, sent, work = give(peer, state.replace(keys=state.keys.replace(keys=parties)), given)
+        assert sent == [BrokenOff(study=peer.study, round=0, party=named)] and len(work) == 1
+        assert broken.seat.is_over and broken.box == b"" and broken.keys is None
+        assert give(peer, broken, given) == (broken, [], ())
+
+
+@pytest.mark.parametrize("name, results", [("plus", [(3,), (-1,), (), (0, 0), (1 << 40,)]), ("selected", [(3,), (-1,), (), (1, 2)])])
+def test_a_result_that_cannot_be_is_a_computation_that_broke(name: str, results: list[tuple[int, ...]]) -> None:
+    """Other parties may lie. Their lies neither end this database nor make a part in the noise that nobody has."""
+    peer = a_peer(name, 1)
+    state, computed = before(peer, Computed)
+    for result in results:
+        broken, sent, _ = give(peer, state, Computed(computed.task, result))
+        assert sent == [BrokenOff(study=peer.study, round=0)] and broken.seat.is_over and broken.role is None
+    for possible in range(3):
+        _, (message,), _ = give(peer, state, Computed(computed.task, (possible,)))
+        assert isinstance(message, Settled if name == "plus" else SumKeys)
 
 
 # Keys of a joint computation.
@@ -460,7 +525,7 @@ def test_a_dealer_whose_box_cannot_be_used_is_named_to_the_aggregator() -> None:
     peer, dealer = a_peer("plus", 1), a_peer("plus", 4)
     state, message = before(peer, Contributions)
     context = peer.member.terms.context(0, digest_of(state.asked_for))
-    public = keys_of(state.keys)[1].box
+    public, context = keys_of(state.keys)[1].box, seated(context, state.keys.keys)
     signed = dealer.member.identity.sign(_box_statement(context, 4, 1, public, b"nothing"))
     bad = message.boxes[4].replace(box=b"nothing", signature=signed)
     closed, sent, work = give(peer, state, message.replace(boxes=(*message.boxes[:4], bad)))

@@ -112,10 +112,31 @@ def test_names_that_nobody_gave_are_refused() -> None:
     assert caught.value.fix is not None and "30 to 60" in caught.value.fix and "about forty" not in str(caught.value)
     with pytest.raises(SpecError, match="neither a feature nor the label"):
         Count.of(SCHEMA, {"height": "tall"})
+    with pytest.raises(SpecError) as caught:
+        Count.of(SCHEMA, {"height": "tall"})
+    assert str(caught.value.fix) == "Choose of: age, sex, weight, ill"
     long = Schema([Categorical("x", [str(i) for i in range(100)])], label=SCHEMA.label)
     with pytest.raises(SpecError, match="no such cell") as caught:
         Count.of(long, {"x": "y"})
     assert str(caught.value).endswith("11, ...")
+
+
+@pytest.mark.parametrize("cells", [3, None, [], [3], [None], [["f"]], np.array([["f"]]), b"f"])
+def test_cells_of_another_kind_are_refused(cells: Any) -> None:
+    with pytest.raises(SpecError, match="sex has no such cell") as caught:
+        Count.of(SCHEMA, {"sex": cells})
+    assert caught.value.fix == "Choose of: f, m"
+
+
+def test_cells_may_be_given_in_any_collection() -> None:
+    assert all(Count.of(SCHEMA, {"sex": cells}).where[0].cells == (0, 1) for cells in ({"m", "f"}, np.array(["f", "m"]), iter("fm")))
+
+
+@pytest.mark.parametrize("where", ["sex", ["sex"], None, {3: "f"}, {("sex",): "f"}])
+def test_conditions_of_another_kind_are_refused(where: Any) -> None:
+    with pytest.raises(SpecError) as caught:
+        Count.of(SCHEMA, where)
+    assert caught.value.code == "SDQ-002" and caught.value.fix
 
 
 class Asked(Record):
