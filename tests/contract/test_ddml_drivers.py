@@ -3,7 +3,6 @@ counts too little, and the model learns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from ddml_cases import STUDIES, STUDY, check, check_complete, make, people, price_of, spent, taken, updates_sent
+from networks import HEAVY, LOSSY, Run, over
 from shoal.clock import ManualClock
 from shoal.entropy import Entropy, SeededEntropy
 from shoal.errors import BudgetError, ShoalError
@@ -25,25 +25,18 @@ from shoal.protocols.ddml.messages import Instance
 from shoal.protocols.ddml.params import Params
 from shoal.protocols.ddml.peer import DDMLPeer, Drawing
 from shoal.protocols.ddml.spam import Filter, calibrate
-from shoal.sim.network import Faults, run_network
+from shoal.sim.network import Faults
 
-Run = Callable[..., Outcome]
-
-HEAVY = Faults(loss=0.3, duplicate=0.3, min_delay=5, max_delay=2_000, crash=0.05, downtime=3_000, retry=400)
 AMNESIA = replace(HEAVY, amnesia=0.8, crash=0.02)
 """Milder: a peer that forgot draws again, and where it falls more often than it is answered there is no end."""
 
 BUSY = Faults(loss=0.05, duplicate=0.1, min_delay=5, max_delay=20_000, crash=0.002, amnesia=0.3, downtime=3_000, retry=30_000)
 
 
-def over(faults: Faults) -> Run:
-    return lambda aggregator, peers, entropy, **options: run_network(aggregator, peers, entropy, faults, **options)
-
-
 DRIVERS = {
     "local": run_local,
     "good network": over(Faults()),
-    "lossy network": over(Faults(loss=0.4, duplicate=0.5, min_delay=1, max_delay=900)),
+    "lossy network": over(LOSSY),
     "crashing network": over(HEAVY),
     "absent peers": over(replace(HEAVY, absences={"peer-1": (1, 25_000), "peer-2": (4_000, 9_000)})),
     "forgetful peers": over(AMNESIA),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import anonml_cases
+from networks import HEAVY, LOSSY, Run, over
 from shoal.clock import ManualClock
 from shoal.entropy import Entropy, SeededEntropy
 from shoal.errors import BudgetError, RemoteProtocolError, ShoalError
@@ -36,26 +37,18 @@ from shoal.protocols.base import (
 )  # fmt: skip
 from shoal.protocols.ledger import MemoryStored
 from shoal.sim import network
-from shoal.sim.network import Faults, run_network
+from shoal.sim.network import Faults
 from toy.checks import answers_sent, check, check_complete, spent
 from toy.garbage import survives_garbage
 from toy.protocol import Answer, Ask, Counting, Study, ToyAggregator, ToyPeer, make
 
-Run = Callable[..., Outcome]
-
-HEAVY = Faults(loss=0.3, duplicate=0.3, min_delay=5, max_delay=2_000, crash=0.05, downtime=3_000, retry=400)
-
 AMNESIA = replace(HEAVY, amnesia=0.8, crash=0.1)
-
-
-def over(faults: Faults) -> Run:
-    return lambda aggregator, peers, entropy, **options: run_network(aggregator, peers, entropy, faults, **options)
 
 
 DRIVERS = {
     "local": run_local,
     "good network": over(Faults()),
-    "lossy network": over(Faults(loss=0.4, duplicate=0.5, min_delay=1, max_delay=900)),
+    "lossy network": over(LOSSY),
     "crashing network": over(HEAVY),
     "absent peers": over(replace(HEAVY, absences={"peer-1": (1, 25_000), "peer-2": (4_000, 9_000)})),
     "forgetful peers": over(AMNESIA),

@@ -3,7 +3,6 @@ once; enough databases make a sum, fewer end the study with a reason."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from networks import HEAVY, LOSSY, Run, over
 from sdq_cases import (
     FREE,
     QUERIES,
@@ -55,21 +55,15 @@ from shoal.protocols.sdq.params import Ints, Table
 from shoal.protocols.sdq.peer import SDQPeer
 from shoal.protocols.sdq.script import Round
 from shoal.protocols.sums.messages import SumAgreed, SumKeys, SumMasked, SumShares, SumUnmask
-from shoal.sim.network import Faults, run_network
+from shoal.sim.network import Faults
 
-Run = Callable[..., Outcome]
-
-HEAVY = Faults(loss=0.3, duplicate=0.3, min_delay=5, max_delay=2_000, crash=0.02, downtime=3_000, retry=400)
-
-
-def over(faults: Faults) -> Run:
-    return lambda aggregator, peers, entropy, **options: run_network(aggregator, peers, entropy, faults, **options)
+ROUGH = replace(HEAVY, crash=0.02)
 
 
 DRIVERS = {
     "local": run_local,
-    "lossy network": over(Faults(loss=0.4, duplicate=0.5, min_delay=1, max_delay=900)),
-    "crashing network": over(HEAVY),
+    "lossy network": over(LOSSY),
+    "crashing network": over(ROUGH),
     "absent peers": over(Faults(max_delay=50, absences={"peer-1": (200, 260_000), "peer-4": (20_000, 30_000)})),
     "forgetful peers": over(Faults(loss=0.1, max_delay=900, crash=0.005, amnesia=1.0)),
 }

@@ -3,7 +3,6 @@ survivors, or there is none; and every ledger counts what has left."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostile import hostile
+from networks import HEAVY, LOSSY, Run, over
 from shoal.entropy import Entropy, SeededEntropy
 from shoal.errors import BudgetError
 from shoal.messages.base import Message
@@ -22,25 +22,18 @@ from shoal.privacy.records import State
 from shoal.privacy.rounding import grains_up
 from shoal.protocols.base import AGGREGATOR, Effects, MemoryLedger, Outcome, Release, Send, run_local
 from shoal.protocols.sums.messages import SumKeys, SumMasked, SumUnmask
-from shoal.sim.network import Faults, run_network
+from shoal.sim.network import Faults
 from toy.any_faults import any_faults
 from toy.garbage import survives_garbage
 from toy.sums import REGISTRY, Summing, SumPeer, SumStudy, check_sums, make
 
-Run = Callable[..., Outcome]
-
 STUDY = SumStudy(n_members=5, threshold=3, n_rounds=2, patience=timedelta(seconds=90))
-HEAVY = Faults(loss=0.3, duplicate=0.3, min_delay=5, max_delay=2_000, crash=0.05, downtime=3_000, retry=400)
-
-
-def over(faults: Faults) -> Run:
-    return lambda aggregator, peers, entropy, **options: run_network(aggregator, peers, entropy, faults, **options)
 
 
 DRIVERS = {
     "local": run_local,
     "good network": over(Faults()),
-    "lossy network": over(Faults(loss=0.4, duplicate=0.5, min_delay=1, max_delay=900)),
+    "lossy network": over(LOSSY),
     "crashing network": over(HEAVY),
     "absent peers": over(replace(HEAVY, absences={"peer-1": (1, None), "peer-2": (4_000, 9_000)})),
     "forgetful peers": over(replace(HEAVY, crash=0.01, amnesia=1.0)),

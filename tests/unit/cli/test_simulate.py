@@ -17,6 +17,7 @@ from shoal.study.load import load, parse
 from shoal.study.manifest import Manifest
 from shoal.study.plan import make_plan
 from shoal.study.templates import example_csv, study_text
+from simulating import edited, simulate, told
 
 PAPER = (
     ('variant = "plus"', 'variant = "paper"'),
@@ -32,21 +33,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def write(home: Path, *edits: tuple[str, str], protocol: str = "anonml") -> None:
-    text = study_text(protocol)
-    for old, new in edits:
-        assert old in text
-        text = text.replace(old, new, 1)
-    (home / "study.toml").write_text(text)
-
-
-def simulate(home: Path, *options: str) -> int:
-    return run(["simulate", str(home / "study.toml"), "--data", str(home / "rows.csv"), "--repeats", "2", *options])
-
-
-def told(home: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
-    assert simulate(home, *options, "--json") == 0
-    result: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return result
+    (home / "study.toml").write_text(edited(study_text(protocol), *edits))
 
 
 def test_prints_the_study_between_guessing_and_no_privacy(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

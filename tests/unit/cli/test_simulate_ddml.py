@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from shoal.cli.main import run
 from shoal.cli.simulate_view import describe
 from shoal.entropy import SeededEntropy
 from shoal.protocols.ddml.model import from_plain
 from shoal.study.load import load, parse
 from shoal.study.plan import make_plan
 from shoal.study.templates import example_csv, study_text
+from simulating import edited, simulate, told
 
 BATCH = ("batch_size = 10", "batch_size = 2")
 FITTING = (("size = 50000", "size = 300"), ("minimum = 1000", "minimum = 100"), BATCH)
@@ -28,22 +27,9 @@ def home(tmp_path: Path) -> Path:
 
 
 def write(home: Path, *edits: tuple[str, str]) -> None:
-    text = study_text("ddml")
-    for old, new in edits:
-        assert old in text
-        text = text.replace(old, new, 1)
+    text = edited(study_text("ddml"), *edits)
     (home / "study.toml").write_text(text)
     (home / "rows.csv").write_text(example_csv(parse(text), 800, SeededEntropy(1)))
-
-
-def simulate(home: Path, *options: str) -> int:
-    return run(["simulate", str(home / "study.toml"), "--data", str(home / "rows.csv"), "--repeats", "2", *options])
-
-
-def told(home: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
-    assert simulate(home, *options, "--json") == 0
-    result: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return result
 
 
 def test_prints_devices_noise_and_price(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

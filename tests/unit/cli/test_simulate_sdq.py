@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from shoal.cli.main import run
 from shoal.entropy import SeededEntropy
 from shoal.protocols.anonml.model import from_plain as additive_from_plain
 from shoal.protocols.sdq.model import from_plain
 from shoal.study.load import parse
 from shoal.study.templates import example_csv, study_text
+from simulating import edited, simulate, told
 
 FITTING = ("size = 20000", "size = 1000")
 PAPER = ('variant = "plus"', 'variant = "paper"')
@@ -32,9 +31,7 @@ def write(home: Path, *edits: tuple[str, str], **settings: str | None) -> None:
     """The starter study with another table [sdq], and rows that fit it; None leaves a key out."""
     table = [f"{key} = {value}" for key, value in (SETTINGS | settings).items() if value is not None]
     text = "\n".join([study_text("sdq").partition("[sdq]")[0], "[sdq]", *table, ""])
-    for old, new in edits:
-        assert old in text
-        text = text.replace(old, new, 1)
+    text = edited(text, *edits)
     (home / "study.toml").write_text(text)
     (home / "rows.csv").write_text(example_csv(parse(text), 1200, SeededEntropy(1)))
 
@@ -50,16 +47,6 @@ def name_databases(home: Path, n: int) -> None:
     rows = (home / "rows.csv").read_text().splitlines()
     named = [rows[0] + ",hospital", *(f"{row},h{i % n}" for i, row in enumerate(rows[1:]))]
     (home / "rows.csv").write_text("\n".join(named) + "\n")
-
-
-def simulate(home: Path, *options: str) -> int:
-    return run(["simulate", str(home / "study.toml"), "--data", str(home / "rows.csv"), "--repeats", "2", *options])
-
-
-def told(home: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
-    assert simulate(home, *options, "--json") == 0
-    result: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return result
 
 
 def test_prints_databases_rows_price_and_the_tree(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
