@@ -282,7 +282,7 @@ def test_a_study_of_sdq_costs_its_epsilon_and_no_more(document: dict[str, Any]) 
     # Each release is rounded down by less than a grain.
     assert allowed - sum(release.count for release in plan.releases) <= spent <= allowed
     assert grains_up(plan.loss.epsilon) == spent and plan.loss.delta == 0 and GRAINS * plan.statement().epsilon >= spent * (1 - 1e-12)
-    assert 0 < plan.forecasts[0].value < float("inf") and "counts of your rows" in plan.statement().leaves
+    assert 0 < plan.forecasts[0].value < float("inf") and "counts of your database's rows" in plan.statement().leaves
 
 
 BYTES = [Manifest(parse(text)).to_bytes() for text in TEXTS]
