@@ -95,7 +95,7 @@ class JointPeer(Peer[Sitting]):
         raise unpriced(question)
 
     def answer(self, state: Sitting, question: str, entropy: Entropy) -> Message:
-        raise NotImplementedError
+        raise unpriced(question)
 
     def started(self, state: Sitting, now: datetime, entropy: Entropy) -> tuple[Sitting, Effects]:
         private = entropy.bytes(32)

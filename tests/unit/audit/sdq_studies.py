@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import replace
 from typing import Any
 
@@ -57,8 +58,9 @@ STUDIES = {
 class OtherNoise(SDQPeer):
     """Draws its part of the noise by another rule than its price says."""
 
+    @abstractmethod
     def mechanism(self, part, is_choice):
-        raise NotImplementedError
+        """What the noise is drawn from."""
 
     def noisy(self, asked, table, role, entropy):
         drawn = []
