@@ -24,8 +24,10 @@ from shoal.mechanisms.laplace import DiscreteLaplace
 from shoal.mechanisms.noisy_max import NoisyMax
 from shoal.mechanisms.reports import FrequencyMechanism, check_cardinality
 from shoal.mechanisms.sensitivity import Histogram
+from shoal.mechanisms.shared_gaussian import SharedGaussian
 from shoal.mechanisms.shares import SharedLaplace, SharedMax
 from shoal.privacy.events import LOCAL_PERSON, Event, Relation, Scope, Unit
+from shoal.privacy.zcdp import epsilon_to_rho
 
 SAMPLES = 500_000
 """Outputs drawn for each of the two neighbours: the bound then comes within a tenth of epsilon 1."""
@@ -70,7 +72,7 @@ def of_counts(mechanism: DiscreteLaplace | DiscreteGaussian) -> Subject:
     return Subject(mechanism.event(), lambda which, n, entropy: mechanism.randomise_many(np.full(n, which), entropy))
 
 
-def of_sums(mechanism: SharedLaplace) -> Subject:
+def of_sums(mechanism: SharedLaplace | SharedGaussian) -> Subject:
     """A sum of no rows, or of one, with the shares of as many databases as the claim needs."""
     return Subject(mechanism.event(), lambda which, n, entropy: which + _all_shares(mechanism, n, entropy))
 
@@ -105,9 +107,13 @@ def of_directions(mechanism: KClosest) -> Subject:
     return Subject(mechanism.event(), draw)
 
 
-def _all_shares(mechanism: SharedLaplace | SharedMax, n: int, entropy: Entropy) -> Keys:
+def _all_shares(mechanism: SharedLaplace | SharedGaussian | SharedMax, n: int, entropy: Entropy) -> Keys:
     """The sum of the shares of n_honest databases, each drawn by itself as in a study."""
     return np.asarray(sum(mechanism.share(n, entropy) for _ in range(mechanism.n_honest)))
+
+
+def _shared_gaussian(epsilon: float) -> SharedGaussian:
+    return SharedGaussian(epsilon_to_rho(epsilon, GAUSSIAN_DELTA), GAUSSIAN_DELTA, Histogram(), _RELEASE, HONEST, dimension=1)
 
 
 def _reports(name: str, epsilon: float, cardinality: int) -> Subject:
@@ -122,6 +128,7 @@ SUBJECTS: dict[str, Callable[[float, int], Subject]] = {
     "exponential": lambda epsilon, m: of_choices(ExponentialMechanism(epsilon, CountScore(), _RELEASE), m),
     "noisy-max": lambda epsilon, m: of_choices(NoisyMax(epsilon, CountScore(), _RELEASE), m),
     "laplace-shares": lambda epsilon, _: of_sums(SharedLaplace(epsilon, Histogram(), _RELEASE, HONEST)),
+    "gaussian-shares": lambda epsilon, _: of_sums(_shared_gaussian(epsilon)),
     "noisy-max-shares": lambda epsilon, m: of_choices(SharedMax(epsilon, CountScore(), _RELEASE, HONEST), m),
 }
 """Name -> the subject for an epsilon and a number of cells (or of candidates, or of weights; counts have no use for it)."""

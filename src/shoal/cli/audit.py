@@ -40,7 +40,7 @@ def mechanism(
     ----------
     name
         random-response, rappor, pq, subset-selection, k-closest, discrete-laplace, discrete-gaussian, exponential, noisy-max,
-        laplace-shares or noisy-max-shares.
+        laplace-shares, gaussian-shares or noisy-max-shares.
     epsilon
         The budget to set the mechanism up with.
     cardinality

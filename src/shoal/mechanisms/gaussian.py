@@ -98,6 +98,18 @@ def sigma_squared_for(rho: float, l2_squared: Fraction) -> Fraction:
     return math.ceil(least / unit) * unit
 
 
+def gaussian_variance(sigma_squared: Fraction) -> float:
+    """Sum of y^2 P(y): a little below sigma^2, and equal to it in floats from sigma = 2 on (Poisson summation)."""
+    return gaussian_moment(sigma_squared, 2) if sigma_squared < 4 else float(sigma_squared)
+
+
+def gaussian_moment(sigma_squared: Fraction, power: int) -> float:
+    """Sum of |y|^power P(y), term by term."""
+    y = np.arange(1.0, math.ceil(_REACH * math.sqrt(sigma_squared)) + 2)
+    weight = np.exp(-(y**2) / (2 * float(sigma_squared)))
+    return 2 * math.fsum(y**power * weight) / (1 + 2 * math.fsum(weight))
+
+
 def count_delta(sigma_squared: Fraction, sensitivity: int, epsilon: float) -> float:
     """The delta at epsilon of one integer that moves by at most ``sensitivity``, with discrete Gaussian noise; never less than that.
 
@@ -191,16 +203,10 @@ class DiscreteGaussian(AdditiveNoise):
         return rho_to_delta(self.rho, epsilon)
 
     def variance(self) -> float:
-        """Sum of y^2 P(y): a little below sigma^2, and equal to it in floats from sigma = 2 on (Poisson summation)."""
-        return self._moment(2) if self.sigma_squared < 4 else float(self.sigma_squared)
+        return gaussian_variance(self.sigma_squared)
 
     def _mean_absolute(self) -> float:
         if self.sigma_squared < 2**16:
-            return self._moment(1)
+            return gaussian_moment(self.sigma_squared, 1)
         # Euler-Maclaurin: the sum of y exp(-y^2 / (2 sigma^2)) over y > 0 is sigma^2 - 1/12 - 1 / (240 sigma^2) - ...
         return self.sigma * math.sqrt(2 / math.pi) * (1 - 1 / (12 * float(self.sigma_squared)))
-
-    def _moment(self, power: int) -> float:
-        y = np.arange(1.0, math.ceil(_REACH * self.sigma) + 2)
-        weight = np.exp(-(y**2) / (2 * float(self.sigma_squared)))
-        return 2 * math.fsum(y**power * weight) / (1 + 2 * math.fsum(weight))

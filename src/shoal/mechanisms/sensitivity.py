@@ -44,8 +44,8 @@ class Histogram:
     max_rows: int = 1
 
     def __post_init__(self) -> None:
-        _positive("n_tables", self.n_tables)
-        _positive("max_rows", self.max_rows)
+        check_positive("n_tables", self.n_tables)
+        check_positive("max_rows", self.max_rows)
 
     def l1(self, relation: Relation) -> Fraction:
         return Fraction(_sides(relation) * self.n_tables * self.max_rows)
@@ -53,6 +53,37 @@ class Histogram:
     def l2_squared(self, relation: Relation) -> Fraction:
         # The unit's rows may all fall in one cell; replaced, they may all move to another one.
         return Fraction(_sides(relation) * self.n_tables * self.max_rows**2)
+
+
+@dataclass(frozen=True, slots=True)
+class SignedCells:
+    """Sums of a signed number over the rows in each cell: each row falls in exactly one cell of each table.
+
+    Parameters
+    ----------
+    n_tables
+        Tables that are released together.
+    bound
+        Largest absolute value that a row adds to a cell, in the integer units of the sums.
+    max_rows
+        Most rows that one unit has; 1 where the unit is the row.
+    """
+
+    n_tables: int
+    bound: int
+    max_rows: int = 1
+
+    def __post_init__(self) -> None:
+        check_positive("n_tables", self.n_tables)
+        check_positive("bound", self.bound)
+        check_positive("max_rows", self.max_rows)
+
+    def l1(self, relation: Relation) -> Fraction:
+        return Fraction(_sides(relation) * self.n_tables * self.bound * self.max_rows)
+
+    def l2_squared(self, relation: Relation) -> Fraction:
+        # Numbers of both signs may meet in one cell: replaced, it moves by twice the bound.
+        return Fraction(self.n_tables * (_sides(relation) * self.bound * self.max_rows) ** 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +105,8 @@ class ClippedVector:
     dimension: int
 
     def __post_init__(self) -> None:
-        _positive("clip", self.clip)
-        _positive("dimension", self.dimension)
+        check_positive("clip", self.clip)
+        check_positive("dimension", self.dimension)
         if self.norm not in (1, 2):
             raise MechanismError("MECH-001", f"norm = {self.norm}: a vector can be clipped in norm 1 or 2.")
 
@@ -105,7 +136,7 @@ class BoundedSum:
     max_rows: int = 1
 
     def __post_init__(self) -> None:
-        _positive("max_rows", self.max_rows)
+        check_positive("max_rows", self.max_rows)
         if not self.low < self.high:
             raise MechanismError("MECH-001", f"The range [{self.low}, {self.high}] is empty.", fix="Give low < high.")
 
@@ -128,6 +159,7 @@ def _ceil_sqrt(n: int) -> int:
     return math.isqrt(n - 1) + 1
 
 
-def _positive(name: str, value: int) -> None:
+def check_positive(name: str, value: int) -> None:
+    """A number of things of which there is at least one."""
     if value < 1:
         raise MechanismError("MECH-001", f"{name} = {value}: it must be at least 1.")

@@ -24,6 +24,7 @@ MECHANISMS = frozenset(
         "discrete-gaussian",
         "discrete-laplace",
         "exponential",
+        "gaussian-shares",
         "k-closest",
         "laplace-shares",
         "noisy-max",

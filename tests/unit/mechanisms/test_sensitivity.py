@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import MechanismError
-from shoal.mechanisms.sensitivity import BoundedSum, ClippedVector, Histogram
+from shoal.mechanisms.sensitivity import BoundedSum, ClippedVector, Histogram, SignedCells
 from shoal.privacy.events import Relation
 
 ADD_REMOVE, REPLACE = Relation.ADD_REMOVE, Relation.REPLACE
@@ -40,6 +40,26 @@ def unit_histograms(n_tables: int, max_rows: int, n_cells: int = 3) -> list[np.n
 def test_histograms(n_tables: int, max_rows: int, relation: Relation) -> None:
     query = Histogram(n_tables, max_rows)
     assert (query.l1(relation), query.l2_squared(relation)) == worst(unit_histograms(n_tables, max_rows), relation)
+
+
+def unit_sums(n_tables: int, bound: int, max_rows: int, n_cells: int = 2) -> list[np.ndarray]:
+    rows = list(itertools.product(itertools.product(range(n_cells), range(-bound, bound + 1)), repeat=n_tables))
+    found = []
+    for n in range(max_rows + 1):
+        for chosen in itertools.combinations_with_replacement(rows, n):
+            sums = np.zeros((n_tables, n_cells), int)
+            for row in chosen:
+                for table, (cell, value) in enumerate(row):
+                    sums[table, cell] += value
+            found.append(sums.ravel())
+    return list(np.unique(found, axis=0))
+
+
+@pytest.mark.parametrize("relation", list(Relation))
+@pytest.mark.parametrize(("n_tables", "bound", "max_rows"), [(1, 1, 1), (1, 4, 1), (2, 2, 1), (1, 2, 3), (2, 1, 2)])
+def test_signed_cells(n_tables: int, bound: int, max_rows: int, relation: Relation) -> None:
+    query = SignedCells(n_tables, bound, max_rows)
+    assert (query.l1(relation), query.l2_squared(relation)) == worst(unit_sums(n_tables, bound, max_rows), relation)
 
 
 @pytest.mark.parametrize("relation", list(Relation))
@@ -75,6 +95,9 @@ def test_norms_are_exact_fractions() -> None:
     [
         lambda: Histogram(0),
         lambda: Histogram(1, 0),
+        lambda: SignedCells(0, 1),
+        lambda: SignedCells(1, 0),
+        lambda: SignedCells(1, 1, 0),
         lambda: ClippedVector(0, 2, 3),
         lambda: ClippedVector(1, 3, 3),
         lambda: ClippedVector(1, 2, 0),
