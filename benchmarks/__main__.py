@@ -22,6 +22,10 @@ BENCHMARKS = {
     "ddml-speed": ("benchmarks.speed.ddml", "DDML: simulated updates a second, and draw + update pairs a second on each store"),
     "sdq": ("benchmarks.paper.sdq", "SDQ: exactness, Nursery, Adult, held-out and made-up rows, collusion; --only takes one of these"),
     "sdq-speed": ("benchmarks.speed.sdq", "SDQ: processor time of a member and a round, against MPyC's sum and Flower's masks"),
+    "pfds-speed": (
+        "benchmarks.speed.pfds",
+        "PFDS: a tree's projection against piqp; both variants with 100 holders, time and memory",
+    ),
 }
 FIGURES = {
     "anonml-2": ("benchmarks.paper.anonml_errors", "best p and q by number of cells"),
