@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from shoal.protocols.ddml.design import Design
+from shoal.study.conditions_pfds import conditions_pfds
 from shoal.study.conditions_sdq import conditions_sdq
 from shoal.study.problems import Problem
 
 if TYPE_CHECKING:
-    from shoal.study.settings import PFDS
     from shoal.study.spec import Study
 
 MAX_WEIGHTS = 1 << 20
@@ -83,47 +83,8 @@ def _sdq(study: Study) -> Iterator[Problem]:
 
 
 def _pfds(study: Study) -> Iterator[Problem]:
-    table = study.pfds
-    if table is None:
-        return
-    is_paper_number = study.variant == "paper" and study.label.range is not None
-    if is_paper_number and table.n_buckets is None:
-        yield Problem("SPEC-011", ("pfds",), "The paper's variant needs n_buckets for a numeric label.", "Add n_buckets = 10 under [pfds].")
-    if not is_paper_number and table.n_buckets is not None:
-        yield Problem(
-            "SPEC-022",
-            ("pfds", "n_buckets"),
-            "n_buckets has a meaning for a numeric label in the paper's variant only.",
-            "Remove n_buckets.",
-        )
-    if table.max_depth is not None and table.n_levels is not None and table.n_levels > table.max_depth:
-        yield Problem(
-            "SPEC-021",
-            ("pfds", "n_levels"),
-            f"n_levels = {table.n_levels}, but a tree has max_depth = {table.max_depth} levels. PFDS Algorithm 5: p <= h_T.",
-            f"n_levels = {table.max_depth}",
-        )
-    yield from _collusion(study, table)
-
-
-def _collusion(study: Study, table: PFDS) -> Iterator[Problem]:
-    n, c, minimum = table.n_holders, table.max_colluders, study.participation.minimum
-    if minimum > n:
-        yield Problem("SPEC-021", ("participation", "minimum"), f"minimum = {minimum}, but there are {n} holders.", f"minimum = {n}")
-    elif study.trust == "local" and c:
-        yield Problem(
-            "SPEC-022",
-            ("pfds", "max_colluders"),
-            "max_colluders has no meaning with trust local: everyone else may collude.",
-            "Remove max_colluders.",
-        )
-    elif c >= minimum:
-        yield Problem(
-            "SPEC-021",
-            ("pfds", "max_colluders"),
-            f"Of the {minimum} holders that may be all that answer, {c} may collude: nobody honest need be left.",
-            f"max_colluders = {minimum - 1}, or a larger minimum under [participation]",
-        )
+    if study.pfds is not None:
+        yield from conditions_pfds(study, study.pfds)
 
 
 def _needs_categories(study: Study) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""The conditions of SDQ: how many databases must answer, how many of them may collude, and who may choose together."""
+"""The conditions of SDQ: which keys go together, those of its sums, and who may choose together."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from shoal.protocols.sdq.params import MAX_COMMITTEE, MAX_SCORES, committee_size
+from shoal.study.conditions_sums import Members, no_colluders, number_of, survivors
 from shoal.study.problems import Problem
 
 if TYPE_CHECKING:
     from shoal.study.settings import SDQ
     from shoal.study.spec import Study
-
-FEWEST_DATABASES = 3
-"""Of two databases each knows the other's counts from the sum and its own."""
 
 
 def conditions_sdq(study: Study, table: SDQ) -> Iterator[Problem]:
@@ -49,48 +47,24 @@ def _strange_keys(study: Study, table: SDQ) -> Iterator[Problem]:
                     f"{key} has no meaning for naive Bayes, which has no splits.",
                     f'Remove {key}, or learner = "tree"',
                 )
-    if study.trust == "local" and table.max_colluders:
-        yield Problem(
-            "SPEC-022",
-            ("sdq", "max_colluders"),
-            "max_colluders has no meaning with trust local: everyone else may collude.",
-            "Remove max_colluders.",
-        )
+    if study.trust == "local":
+        yield from no_colluders(_members(study, table))
 
 
 def _numbers(study: Study, table: SDQ) -> Iterator[Problem]:
-    n, minimum = table.n_databases, study.participation.minimum
-    if study.trust == "secure-sum" and n < FEWEST_DATABASES:
-        yield Problem(
-            "SPEC-021",
-            ("sdq", "n_databases"),
-            f"n_databases = {n}: from the sum and its own counts each of two databases knows the other's.",
-            f"n_databases = {FEWEST_DATABASES}",
-        )
-    elif minimum > n:
-        yield Problem("SPEC-021", ("participation", "minimum"), f"minimum = {minimum}, but there are {n} databases.", f"minimum = {n}")
+    members = _members(study, table)
+    wrong = list(number_of(members, is_sum=study.trust == "secure-sum"))
+    if wrong:
+        yield from wrong
     elif table.noise == "two-selected":
-        yield from _selected(table, minimum)
+        yield from _selected(table, members.minimum)
     elif study.trust == "secure-sum":
-        yield from _survivors(table, minimum)
+        yield from survivors(members)
         yield from _committee(table, len(study.feature))
 
 
-def _survivors(table: SDQ, minimum: int) -> Iterator[Problem]:
-    """Any two lists of survivors that enough members sign must have an honest signer in common, for an honest one signs one list only."""
-    n, c = table.n_databases, table.max_colluders
-    if 2 * minimum > n + c:
-        return
-    fixes = [f"minimum = {(n + c) // 2 + 1}"] if c < n else []
-    fixes += [f"max_colluders = {2 * minimum - n - 1}"] if 2 * minimum > n else []
-    yield Problem(
-        "SPEC-021",
-        ("participation", "minimum"),
-        f"minimum = {minimum} of {n} databases, with max_colluders = {c}: two lists of survivors, each signed by {minimum}, may have no "
-        "honest signer in common, and whoever shows some databases one list and others the other can open the counts of a single one. "
-        "Twice the minimum must be more than n_databases + max_colluders.",
-        ", or ".join(fixes) or f"minimum = {n}, with max_colluders = {n - 1} at most",
-    )
+def _members(study: Study, table: SDQ) -> Members:
+    return Members("sdq", "n_databases", "databases", table.n_databases, study.participation.minimum, table.max_colluders)
 
 
 def _committee(table: SDQ, n_features: int) -> Iterator[Problem]:

@@ -10,9 +10,11 @@ from shoal.study.odds import at_most
 from shoal.study.plan import Plan
 from shoal.study.price_people import forecast_anonml
 from shoal.study.typeset import moment
+from shoal.study.wording_pfds import NOISY_TREES
 
 WEAK = 10.0
 """From this epsilon on, all releases together, whoever guesses may become all but certain."""
+_ASK = "Ask for more participants, or for a larger epsilon"
 
 
 def doubts(plan: Plan, now: datetime) -> tuple[str, ...]:
@@ -48,7 +50,8 @@ def _hopeless(plan: Plan) -> list[str]:
     worst = max(noisy, key=lambda forecast: forecast.value / forecast.useless_from)
     figures = f"{worst.what} is {show(worst.value, 3)}; a result is of use below {show(worst.useless_from, 3)}"
     part = "most of the result is noise" if len(noisy) == len(forecasts) else "some of the result is mostly noise"
-    return [f"{whose} {part}: {figures}. Ask for more participants, or for a larger epsilon."]
+    what_to_do = NOISY_TREES if plan.study.protocol == "pfds" and plan.study.variant == "paper" else _ASK
+    return [f"{whose} {part}: {figures}. {what_to_do}."]
 
 
 def _over(plan: Plan, now: datetime) -> list[str]:

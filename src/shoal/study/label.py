@@ -43,6 +43,8 @@ _TRUST = {
     "shuffled": "what leaves is already private; the crowd hides it better where messages cannot be linked to people",
     "secure-sum": "only sums can be read",
 }
+_MEMBERS = {"sdq": ("databases", "helps the miner"), "pfds": ("holders", "helps those who read the sums")}
+"""Who sums, and what one of them might do against the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ class Statement:
     max_rows
         Most rows of one unit that are used, where the participant is a database with rows of others; None where it speaks for itself.
     colluders
-        Of a secure sum: how many databases may work together, and of how many; None for other trust.
+        Of a secure sum: how many members may work together, and of how many; None for other trust.
     provided
         On what the guarantee depends besides, in words that can follow "If"; empty where on nothing.
     paper_epsilon
@@ -209,7 +211,8 @@ class Statement:
         means = f": {_TRUST[self.trust]}" if self.trust in _TRUST else ""
         if self.colluders is not None:
             c, n = self.colluders
-            few = f"at most {c} of the {n} databases work together" if c else f"none of the other {n - 1} databases helps the miner"
+            members, helps = _MEMBERS.get(self.protocol, _MEMBERS["sdq"])
+            few = f"at most {c} of the {n} {members} work together" if c else f"none of the other {n - 1} {members} {helps}"
             means += f", as long as {few} against you"
         return f"{self.protocol}, {self.trust}{means}"
 
@@ -233,7 +236,9 @@ class Statement:
             return
         yield f"epsilon {show(self.epsilon)}, delta {show(self.delta)} ({self.how})"
         if grains_up(self.epsilon) != self._plain_grains:
-            yield f"plain sum of all releases: epsilon {show(from_grains(self._plain_grains))}"
+            delta = sum_up(release.event.delta for release in self.releases for _ in range(release.count))
+            plain = f"epsilon {show(from_grains(self._plain_grains))}, delta {show(min(1.0, delta))}"
+            yield f"plain sum of all releases, which is what your ledger counts: {plain}"
         if self.paper_epsilon is not None:
             yield f"by the paper's own accounting: epsilon {show(self.paper_epsilon)}"
 

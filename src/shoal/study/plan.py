@@ -13,16 +13,18 @@ from shoal.errors import MechanismError
 from shoal.names import counted
 from shoal.privacy.accountant import Loss, sequential, tightest
 from shoal.privacy.events import Event, Unit
-from shoal.privacy.rounding import show
+from shoal.privacy.rounding import grains_up, show
 from shoal.privacy.shuffle import amplify
 from shoal.protocols.anonml.script import Script
 from shoal.protocols.ddml.params import Params
 from shoal.protocols.ddml.step import charged
+from shoal.protocols.pfds.params import Params as Holders
 from shoal.protocols.sdq.script import Script as SumScript
 from shoal.study.anonml import script_of
 from shoal.study.ddml import params_of
 from shoal.study.label import UNDO, UNDO_HELD, Statement
 from shoal.study.parts import Amplified, BudgetLine, Release
+from shoal.study.pfds import params_of as holders_of
 from shoal.study.price_databases import forecast_sdq, price_sdq
 from shoal.study.price_holders import forecast_pfds, price_pfds
 from shoal.study.price_people import forecast_anonml, paper_total, price_anonml
@@ -31,6 +33,7 @@ from shoal.study.priced import Forecast, unpriceable
 from shoal.study.sdq import script_of as sums_of
 from shoal.study.spec import Study
 from shoal.study.wording import leaves, n_bytes, not_covered, seen_by, who_is_asked
+from shoal.study.wording_pfds import notes_pfds, rests_on_pfds
 from shoal.study.wording_sdq import notes_sdq, rests_on_sdq
 
 
@@ -52,6 +55,8 @@ class Plan:
         The public figures of a DDML study, from which its prices come.
     sdq
         The course of an SDQ study, from which its prices come.
+    holders
+        The public figures of a PFDS study, from which its prices come.
 
     Examples
     --------
@@ -68,6 +73,7 @@ class Plan:
     script: Script | None = None
     params: Params | None = None
     sdq: SumScript | None = None
+    holders: Holders | None = None
 
     @property
     def events(self) -> list[Event]:
@@ -140,6 +146,13 @@ class Plan:
                 "someone in k of the databases spends k times this epsilon."
             )
         notes += [] if self.sdq is None else notes_sdq(study, self.sdq)
+        notes += [] if self.holders is None else notes_pfds(self.holders)
+        plain = sequential(self.charges)
+        if study.unit is not Unit.WEIGHT and grains_up(plain.epsilon) != grains_up(self.loss.epsilon):
+            notes.append(
+                f"Your ledger adds up plainly: epsilon {show(plain.epsilon)}, delta {show(plain.delta)}. "
+                "What is guaranteed is the zero-concentrated sum."
+            )
         return tuple(notes)
 
     def statement(self, budget: BudgetLine | None = None, digest: str = "") -> Statement:
@@ -160,8 +173,8 @@ class Plan:
             contact=study.contact,
             protocol=study.protocol,
             trust=study.trust,
-            leaves=leaves(study, self.script, self.params, self.sdq),
-            seen_by=seen_by(study, self.sdq),
+            leaves=leaves(study, self.script, self.params, self.sdq, self.holders),
+            seen_by=seen_by(study, self.sdq, self.holders),
             max_rows=study.max_rows if is_held else None,
             colluders=_colluders(study),
             provided="no database tells the miner anything" if study.sdq is not None and study.sdq.noise == "two-selected" else "",
@@ -177,10 +190,16 @@ class Plan:
             shuffled=None if central is None else Amplified(self.crowd, central.epsilon, central.delta),
             budget=budget,
             closes=study.participation.closes,
-            rests_on=() if self.sdq is None else rests_on_sdq(self.sdq),
-            not_covered=not_covered(study, self.sdq),
+            rests_on=self._rests_on,
+            not_covered=not_covered(study, self.sdq, self.holders),
             undo=UNDO_HELD if is_held else UNDO,
         )
+
+    @property
+    def _rests_on(self) -> tuple[str, ...]:
+        if self.holders is not None:
+            return rests_on_pfds(self.holders)
+        return () if self.sdq is None else rests_on_sdq(self.sdq)
 
     def to_dict(self) -> dict[str, object]:
         """Plain data, for ``--json``."""
@@ -215,7 +234,8 @@ def make_plan(study: Study, digest: bytes | None = None) -> Plan:
         # Totals are computed now: a plan that exists has a price.
         _ = plan.loss, plan.central
     except MechanismError as error:
-        what = f"A release of this study, whose epsilon is {show(study.privacy.epsilon)} in all, cannot be made: {error.what}"
+        delta = f", and its delta {show(study.privacy.delta)}" if study.privacy.delta else ""
+        what = f"A release of this study, whose epsilon is {show(study.privacy.epsilon)} in all{delta}, cannot be made: {error.what}"
         raise unpriceable(what, why=error.why, fix=error.fix) from None
     return plan
 
@@ -236,7 +256,8 @@ def _sdq(study: Study) -> Plan:
 
 
 def _pfds(study: Study) -> Plan:
-    return Plan(study, tuple(price_pfds(study)), tuple(forecast_pfds(study)))
+    params = holders_of(study)
+    return Plan(study, tuple(price_pfds(params)), tuple(forecast_pfds(params)), holders=params)
 
 
 _PLANS = {"ddml": _ddml, "sdq": _sdq, "pfds": _pfds}

@@ -1,12 +1,10 @@
-"""The scope that a study's figures have, and forecasts."""
+"""Forecasts, and what cannot be priced."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoal.domain import Feature
 from shoal.errors import SpecError
-from shoal.privacy.events import Relation, Scope
 from shoal.study.spec import Queries, Study
 
 
@@ -29,25 +27,9 @@ class Forecast:
     useless_from: float
 
 
-def scope_of(study: Study) -> Scope:
-    """What the epsilon of organisations speaks about: unit, neighbouring relation, adversary."""
-    return Scope(study.unit, Relation.ADD_REMOVE, _adversary(study))
-
-
-def _adversary(study: Study) -> str:
-    if study.pfds is not None and study.trust == "secure-sum":
-        return f"all who read the release and up to {study.pfds.max_colluders} colluding holders"
-    return "all who read the release"
-
-
 def unpriceable(what: str, *, why: str | None = None, fix: str | None = None) -> SpecError:
     """The refusal of a study that asks for something without a price."""
     return SpecError("PLAN-001", what, why=why, fix=fix)
-
-
-def n_cells(feature: Feature, otherwise: int) -> int:
-    """Cells of a feature, the one for missing values included; ``otherwise`` cells where the protocol chooses the bins."""
-    return otherwise + feature.missing if feature.n_bins is None else feature.n_bins
 
 
 def most_counted_cells(study: Study, queries: Queries) -> int:

@@ -36,7 +36,8 @@ UNITS = {"anonml": ("person",), "ddml": ("update", "weight"), "sdq": ("record", 
 _KINDS = {"range": ("a number", "bins"), "values": ("a category", "groups"), "buckets": ("a text", "ngrams")}
 """The key that makes a column a number, a category or a text -> what it then is, and the key that may stand beside it."""
 
-_PAPER_KEYS = {"anonml": ("n_partitions", "n_subsets", "subset_size"), "pfds": ("max_depth", "n_candidates", "n_levels")}
+_PAPER_KEYS = {"anonml": ("n_partitions", "n_subsets", "subset_size")}
+_PAPERS_DEPTH = 8
 _KEY_OF = {"SCHEMA-002": "range", "SCHEMA-003": "bins", "SCHEMA-004": "values", "SCHEMA-005": "groups", "SCHEMA-006": "buckets"}
 
 
@@ -62,7 +63,7 @@ def fill(document: dict[str, Any]) -> dict[str, Any]:
         n = table.get("n_databases" if protocol == "sdq" else "n_holders")
         n = n if type(n) is int and n > 0 else None
         more[protocol] = {"max_colluders": default_colluders(n)} if trust == "secure-sum" and n else {}
-        more[protocol] |= _splits(table, variant, n, **more[protocol]) if protocol == "sdq" else {}
+        more[protocol] |= _splits(table, variant, n, **more[protocol]) if protocol == "sdq" else _trees(document, table, variant)
     filled = {key: _filled(document[key], defaults) for key, defaults in more.items() if isinstance(document.get(key), dict)}
     return {"trust": trust, **document, **filled}
 
@@ -81,6 +82,21 @@ def _splits(table: dict[str, Any], variant: str, n: int | None, max_colluders: i
     return {"depth": 8} | ({"choice": default_choice(n, c)} if n and type(c) is int else {})
 
 
+def _trees(document: dict[str, Any], table: dict[str, Any], variant: str) -> dict[str, Any]:
+    """The figures of the paper's trees; plus has none."""
+    if variant == "plus":
+        return {}
+    features, depth = document.get("feature"), table.get("max_depth")
+    n_features = len(features) if isinstance(features, (list, tuple)) else _PAPERS_DEPTH
+    # A tree has at least two levels; that one feature is not enough for it is said where conditions are.
+    deepest = max(2, min(_PAPERS_DEPTH, n_features))
+    h_max = depth if type(depth) is int and depth >= 2 else deepest
+    figures = {"max_depth": deepest, "n_candidates": 10, "labelling": "shared", "projection": True}
+    # Levels are counted for the projection, and buckets are of a number.
+    figures |= {} if table.get("projection") is False else {"n_levels": min(4, h_max)}
+    return figures | ({"n_buckets": 10} if _is_number(document) else {})
+
+
 def _texts(document: dict[str, Any]) -> dict[str, Any]:
     """The features, texts among them with the longest run of words that counts."""
     features = document.get("feature")
@@ -88,6 +104,11 @@ def _texts(document: dict[str, Any]) -> dict[str, Any]:
         return {}
     is_text = [isinstance(feature, dict) and feature.get("buckets") is not None for feature in features]
     return {"feature": [{"ngrams": MAX_NGRAM, **one} if text else one for one, text in zip(features, is_text, strict=True)]}
+
+
+def _is_number(document: dict[str, Any]) -> bool:
+    label = document.get("label")
+    return isinstance(label, dict) and label.get("range") is not None
 
 
 def _link(document: dict[str, Any]) -> str:

@@ -139,17 +139,29 @@ class PFDS(Table):
 
     Notes
     -----
-    Ref: PFDS Algorithm 3 for h_max and t, Algorithm 5 for p, §3.1 for b.
+    Ref: PFDS Algorithm 3 for h_max and t, Algorithm 5 for p, §3.1 for b, §4 for PFDS(s) and PFDS-.
     """
 
-    n_holders: Small = Field(description="m: organisations that share.")
-    max_depth: Annotated[int, Field(ge=2, le=32)] | None = Field(default=None, description="h_max: levels of a tree. Variant paper.")
-    n_candidates: Small | None = Field(default=None, description="t: split values tried at a node. Variant paper.")
+    n_holders: Small = Field(description="m: organisations that share; 3 to 1,000 with trust secure-sum.")
+    max_depth: Annotated[int, Field(ge=2, le=32)] | None = Field(
+        default=None,
+        description="h_max: levels of a tree, at most as many as features; by default 8, or fewer where there are fewer. Variant paper.",
+    )
+    n_candidates: Small | None = Field(default=None, description="t: split values tried at a node; by default 10. Variant paper.")
     n_levels: Annotated[int, Field(ge=2, le=32)] | None = Field(
-        default=None, description="p: levels whose counts are made consistent. Variant paper."
+        default=None,
+        description="p: levels whose counts are made consistent; by default 4, or max_depth where that is less. Variant paper.",
     )
     n_buckets: Annotated[int, Field(ge=2, le=1_000)] | None = Field(
-        default=None, description="b: buckets of a numeric label. Variant paper with a numeric label."
+        default=None, description="b: buckets of a numeric label; by default 10. Variant paper with a numeric label."
+    )
+    labelling: Literal["shared", "own"] | None = Field(
+        default=None,
+        description="Whose trees label a holder's made-up rows: those of all, by a vote (default), or its own: PFDS(s). Variant paper.",
+    )
+    projection: bool | None = Field(
+        default=None,
+        description="Whether the counts of a tree are made consistent (default); false is PFDS-. Variant paper.",
     )
     max_colluders: Annotated[int, Field(ge=0, le=9_999)] = Field(
         default=0,

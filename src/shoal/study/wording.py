@@ -16,10 +16,12 @@ from shoal.protocols.anonml.plus import PlusScript
 from shoal.protocols.anonml.script import Script
 from shoal.protocols.ddml.messages import ID_BYTES, Draw, Update
 from shoal.protocols.ddml.params import Params
+from shoal.protocols.pfds.params import Params as Holders
 from shoal.protocols.sdq.script import Script as SumScript
 from shoal.study.price_people import free_answers
 from shoal.study.spec import Study
-from shoal.study.wording_sdq import free_counts, leaves_sdq, n_free_counts, not_covered_sdq, seen_by_sdq
+from shoal.study.wording_pfds import leaves_pfds, not_covered_pfds, seen_by_pfds
+from shoal.study.wording_sdq import leaves_sdq, not_covered_sdq, seen_by_sdq
 
 _DIGEST_BYTES = 32
 _LAST_EPOCH = 2**32
@@ -39,23 +41,19 @@ _DOINGS = {
 }
 
 
-def leaves(study: Study, script: Script | None, params: Params | None, sums: SumScript | None) -> str:
+def leaves(study: Study, script: Script | None, params: Params | None, sums: SumScript | None, holders: Holders | None) -> str:
     """What leaves, and that nothing else does."""
+    if holders is not None:
+        return leaves_pfds(holders)
     if sums is not None:
         return leaves_sdq(study, sums)
-    if script is not None:
-        free = f"; and up to {counted(study.queries.n_queries, 'randomised answer')} to free questions" if study.queries else ""
-        return f"{_packets(script)}{free}; nothing else about you"
     if params is not None:
         n = params.n_updates
         times = "once" if n == 1 else f"up to {n} times"
         return f"a model of {counted(params.n_weights, 'weight')}, changed by your rows and blurred by noise, {times}; no row"
-    free = free_counts(study)
-    if study.trust == "secure-sum":
-        return f"counts of your database's rows under a mask; only their sum over all databases can be read, with noise in it{free}; no row"
-    if study.variant == "paper":
-        return f"a tree with noisy counts, and made-up rows drawn from it{free}; no row of your database"
-    return f"tables of counts of your database's rows, each count blurred by noise{free}; no row"
+    assert script is not None, "a plan has the figures of one protocol"
+    free = f"; and up to {counted(study.queries.n_queries, 'randomised answer')} to free questions" if study.queries else ""
+    return f"{_packets(script)}{free}; nothing else about you"
 
 
 def _packets(script: Script) -> str:
@@ -88,7 +86,7 @@ def _percent(share: Fraction) -> str:
 
 
 def n_bytes(study: Study, script: Script | None, params: Params | None) -> int | None:
-    """Most bytes that leave: whole messages, free answers without their envelope; None where the number depends on the tree."""
+    """Most bytes that leave: whole messages, free answers without their envelope; None where what leaves says it in words."""
     if params is not None:
         return params.n_updates * _update_bytes(params.n_weights)
     if script is None:
@@ -107,23 +105,20 @@ def _update_bytes(p: int) -> int:
     return len(encode(Draw(study=study, id=one))) + len(encode(update))
 
 
-def seen_by(study: Study, sums: SumScript | None) -> str:
+def seen_by(study: Study, sums: SumScript | None, holders: Holders | None) -> str:
     """Who sees what leaves."""
+    if holders is not None:
+        return seen_by_pfds(holders)
     if sums is not None:
         return seen_by_sdq(study, sums)
-    if study.protocol == "anonml":
-        if study.trust == "shuffled":
-            return "the coordinator, in one batch with everyone else's and without your name; and everyone it shows it to"
-        return "the coordinator and everyone it shows it to; the ticket stands in for your name, and the guarantee does not rest on that"
     if study.protocol == "ddml":
         return "the coordinator, every device that draws while your update is in the model, and everyone they show it to"
-    answers = f" and the answers to {free}" if (free := n_free_counts(study)) else ""
-    if study.trust == "secure-sum":
-        return f"the coordinator sees masks, and with all participants the sums{answers}; everyone sees the model"
-    return f"all participants, and everyone they show it to{f', the answers to {free} included' if free else ''}"
+    if study.trust == "shuffled":
+        return "the coordinator, in one batch with everyone else's and without your name; and everyone it shows it to"
+    return "the coordinator and everyone it shows it to; the ticket stands in for your name, and the guarantee does not rest on that"
 
 
-def not_covered(study: Study, sums: SumScript | None) -> tuple[str, ...]:
+def not_covered(study: Study, sums: SumScript | None, holders: Holders | None) -> tuple[str, ...]:
     """What the guarantee does not speak about."""
     is_held = study.protocol in ("sdq", "pfds")
     like = (
@@ -143,6 +138,8 @@ def not_covered(study: Study, sums: SumScript | None) -> tuple[str, ...]:
         )
     if sums is not None:
         items[:0] = not_covered_sdq(study, sums.params)
+    if holders is not None:
+        items[:0] = not_covered_pfds(holders)
     if study.privacy.unit == "record":
         items.insert(0, "several rows of one person together: each is protected by itself")
     return tuple(items)

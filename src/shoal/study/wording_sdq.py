@@ -11,14 +11,15 @@ from shoal.protocols.sdq.params import Params, committee_size
 from shoal.protocols.sdq.script import Script
 from shoal.study.spec import Study
 
-_COUNT_BYTES = 8
+COUNT_BYTES = 8
+"""A count travels in as many."""
 
 
 def leaves_sdq(study: Study, script: Script) -> str:
     """What leaves, and that nothing else does."""
     params, n = script.params, most_counts(script)
-    size = f"at most {counted(n * _COUNT_BYTES, 'byte')}"
-    free = free_counts(study)
+    size = f"at most {counted(n * COUNT_BYTES, 'byte')}"
+    free = _free_counts(study)
     if params.trust == "local":
         return f"up to {counted(n, 'count')} of your database's rows, each blurred by noise ({size}){free}; no row"
     sums = (
@@ -29,20 +30,20 @@ def leaves_sdq(study: Study, script: Script) -> str:
     return f"{sums}{chosen}{free}; no row"
 
 
-def free_counts(study: Study) -> str:
+def _free_counts(study: Study) -> str:
     """What leaves for free counts, to follow what leaves for the model."""
-    free = n_free_counts(study)
+    free = _n_free_counts(study)
     return f"; a table of counts for each of {free}" if free else ""
 
 
-def n_free_counts(study: Study) -> str:
+def _n_free_counts(study: Study) -> str:
     """How many free counts there may be; empty where none."""
     return f"up to {counted(study.queries.n_queries, 'free count')}" if study.queries else ""
 
 
 def seen_by_sdq(study: Study, script: Script) -> str:
     """Who sees what leaves."""
-    free = n_free_counts(study)
+    free = _n_free_counts(study)
     if script.params.trust == "local":
         return f"the miner, and everyone it shows it to{f', the answers to {free} included' if free else ''}"
     seen = ["masked numbers", "their sums with the noise", *(["which attributes were chosen"] if _is_joint(script) else [])]
@@ -70,9 +71,14 @@ def rests_on_sdq(script: Script) -> tuple[str, ...]:
         )
         # A committee needs its members, however few a sum could do with.
         minimum = max(minimum, _committee(params))
-    gone = f"more than {n - minimum} of the {n} databases drop out" if minimum < n else f"any of the {n} databases drops out"
+    gone = dropped(n, minimum, "databases")
     seated = ", or one that sits in the committee vanishes while attributes are chosen" if _is_joint(script) and minimum < n else ""
     return (*needs, f"where {gone}{seated}, the study ends without a result; what was sent stays spent")
+
+
+def dropped(n: int, minimum: int, noun: str) -> str:
+    """More members of a sum gone than it can do without."""
+    return f"more than {n - minimum} of the {n} {noun} drop out" if minimum < n else f"any of the {n} {noun} drops out"
 
 
 def not_covered_sdq(study: Study, params: Params) -> tuple[str, ...]:

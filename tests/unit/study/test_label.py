@@ -174,7 +174,8 @@ def test_shuffling_states_the_local_and_the_central_guarantee():
 
 def test_a_composed_guarantee_has_the_plain_sum_beside_it():
     label = statement(epsilon=4.3, delta=1e-6, how="zero-concentrated sum", releases=(Release("a table", bit(0.1), 100),))
-    assert "epsilon 4.3, delta 1e-06 (zero-concentrated sum) plain sum of all releases: epsilon 10.0" in read(label)
+    assert "epsilon 4.3, delta 1e-06 (zero-concentrated sum) plain sum of all releases, which is what your ledger counts: " in read(label)
+    assert "your ledger counts: epsilon 10.0, delta 0 " in read(label)
     assert "100 x a table (random-response): epsilon 0.1 each" in read(label)
     assert label.to_dict()["plain_sum"] == label.plain_sum == 10.0
 

@@ -188,7 +188,7 @@ class TestAnonML:
         assert plan.releases[1].count == 4 and plan.releases[1].event.reads == ("age", "kind")
         assert "; and up to 4 randomised answers to free questions; nothing else" in plan.statement().leaves
 
-    @pytest.mark.parametrize("protocol", ["anonml", "sdq", "pfds"])
+    @pytest.mark.parametrize("protocol", ["anonml", "sdq"])
     def test_a_number_without_bins_cannot_be_counted(self, protocol: str) -> None:
         with pytest.raises(SpecError) as error:
             make_plan(study(protocol, queries={**QUERIES, "features": ["height"]}))
@@ -347,60 +347,6 @@ class TestDDML:
         assert ddml_params(study("ddml", privacy={"epsilon": 1.2, "unit": "weight"}, variant="paper")).variant == "paper"
 
 
-class TestPFDS:
-    def test_paper_gives_half_to_the_tree_and_half_to_the_counts(self) -> None:
-        settings = {"n_holders": 10, "max_depth": 6, "n_candidates": 10, "n_levels": 4}
-        plan = make_plan(study("pfds", variant="paper", pfds=settings))
-        assert priced(plan) == [("exponential", 5, 0.1), ("discrete-laplace", 1, 0.1), ("discrete-laplace", 3, 0.2)]
-        assert plan.loss.epsilon == pytest.approx(1.2) and plan.loss.epsilon <= 1.2
-
-    @pytest.mark.parametrize(("epsilon", "holders", "q"), [(1.0, 10, 3), (0.1, 100, 1), (1.0, 1000, 1), (1.0, 2, 3)])
-    def test_local_tables_share_the_budget(self, epsilon: float, holders: int, q: int) -> None:
-        spec = study("pfds", privacy={"epsilon": epsilon}, pfds={"n_holders": holders}, participation={"minimum": 2, "size": 10_000})
-        [(_, count, each)] = priced(make_plan(spec))
-        assert count == q and count * each == pytest.approx(epsilon)
-
-    @pytest.mark.parametrize(("size", "mechanisms"), [(100_000, 4), (100, 2)])
-    def test_secure_sums_spend_epsilon_in_parts(self, size: int, mechanisms: int) -> None:
-        plan = make_plan(study("pfds", trust="secure-sum", participation={"minimum": 10, "size": size}))
-        assert len(plan.releases) == mechanisms
-        assert plan.loss.epsilon == pytest.approx(1.2) and plan.loss.epsilon <= 1.2 and plan.loss.delta == 0
-        assert plan.loss.scope.adversary == "all who read the release and up to 4 colluding holders"
-
-    def test_what_is_summed_leaves_under_a_mask(self) -> None:
-        label = make_plan(study("pfds", trust="secure-sum")).statement()
-        assert label.leaves.startswith("counts of your database's rows under a mask; only their sum") and label.rests_on == ()
-        assert label.seen_by.startswith("the coordinator sees masks, and with all participants the sums;")
-        assert "pfds, secure-sum: only sums can be read, as long as at most 4 of the 10 databases" in str(label).replace(
-            "│\n│             ", ""
-        )
-        assert label.to_dict()["colluders"] == {"at_most": 4, "of": 10} and label.max_rows == 1
-
-    @pytest.mark.parametrize("trust", ["secure-sum", "local"])
-    def test_free_counts_leave_and_are_seen_with_their_number(self, trust: str) -> None:
-        queries = {"features": ["kind"], "n_queries": 3, "epsilon_release": 0.1}
-        label = make_plan(study("pfds", trust=trust, queries=queries)).statement()
-        assert label.leaves.endswith("; a table of counts for each of up to 3 free counts; no row")
-        assert "the answers to up to 3 free counts" in label.seen_by
-
-    @pytest.mark.parametrize(("size", "n_rounds"), [(10**6, 6), (10_000, 3), (3_000, 1), (100, 0)])
-    def test_gaussian_sums_keep_to_epsilon_and_delta(self, size: int, n_rounds: int) -> None:
-        plan = make_plan(
-            study("pfds", trust="secure-sum", privacy={"epsilon": 1.0, "delta": 1e-6}, participation={"minimum": 10, "size": size})
-        )
-        assert {release.event.mechanism for release in plan.releases} == {"discrete-gaussian"}
-        assert [release.count for release in plan.releases if release.name == "sums of residuals"] == ([n_rounds] if n_rounds else [])
-        assert plan.loss.epsilon == pytest.approx(1.0, rel=1e-6) and plan.loss.epsilon <= 1.0 and plan.loss.delta == 1e-6
-
-    def test_a_larger_population_is_forecast_to_be_more_exact(self) -> None:
-        for more in ({}, {"trust": "secure-sum"}, {"trust": "secure-sum", "privacy": {"epsilon": 1.0, "delta": 1e-6}}):
-            small, large = (
-                make_plan(study("pfds", participation={"minimum": 10, "size": size}, **more)).forecasts[0].value
-                for size in (1_000, 100_000)
-            )
-            assert large < small / 5
-
-
 def test_a_budget_too_small_for_its_parts_is_refused() -> None:
     with pytest.raises(SpecError) as error:
         make_plan(study("sdq", variant="paper", privacy={"epsilon": 1e-9}))
@@ -425,11 +371,11 @@ def test_a_forecast_says_which_error_it_is() -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("variant", ["plus", "paper"])
 def test_every_label_can_be_printed(protocol: str, variant: str) -> None:
-    paper: dict[str, Any] = {
-        "anonml": {"n_partitions": 1, "n_subsets": 1, "subset_size": 1},
-        "pfds": {"n_holders": 10, "max_depth": 6, "n_candidates": 10, "n_levels": 4},
+    paper: dict[str, dict[str, Any]] = {
+        "anonml": {"anonml": {"n_partitions": 1, "n_subsets": 1, "subset_size": 1}},
+        "pfds": {"feature": [FEATURES[1], {"name": "height", "range": [0, 3], "missing": False}]},
     }
-    more = {protocol: paper[protocol]} if variant == "paper" and protocol in paper else {}
+    more = paper.get(protocol, {}) if variant == "paper" else {}
     plan = make_plan(study(protocol, variant=variant, **more))
     assert "PRIVACY LABEL" in str(plan.statement()) and plan.statement().not_covered
     assert set(plan.to_dict()) == {"releases", "total", "charged", "central", "paper_epsilon", "forecasts", "notes"}

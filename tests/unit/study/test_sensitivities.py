@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from shoal.errors import SpecError
 from shoal.study.load import parse
 from shoal.study.plan import make_plan
 from shoal.study.spec import Study
@@ -22,7 +21,7 @@ def study(protocol: str, **changes: Any) -> Study:
     tables = {
         "ddml": {"clip": 2.0, "learning_rate": 0.5, "fraction_bits": 10},
         "sdq": {"n_databases": 10, "depth": 2},
-        "pfds": {"n_holders": 20},
+        "pfds": {"n_holders": 10},
     }
     document = {
         "title": "t",
@@ -48,7 +47,6 @@ def sensitivities(one: Study) -> list[float]:
 
 PERSON = {"data": {"person": "patient", "max_rows_per_person": ROWS}}
 PAPER = {"variant": "paper"}
-PFDS_PAPER = {**PAPER, "pfds": {"max_depth": 3, "n_candidates": 5, "n_levels": 3}}
 
 
 @pytest.mark.parametrize(
@@ -59,8 +57,8 @@ PFDS_PAPER = {**PAPER, "pfds": {"max_depth": 3, "n_candidates": 5, "n_levels": 3
         ("sdq", {"sdq": {"depth": None, "learner": "naive-bayes"}}, [N_FEATURES]),
         # Of every attribute the values, and the values and classes.
         ("sdq", PAPER, [1, 2 * N_FEATURES]),
-        ("pfds", {}, [1]),
-        ("pfds", PFDS_PAPER, [1, 1, 1]),
+        ("pfds", {}, [256 * N_FEATURES]),
+        ("pfds", PAPER, [1, 1, 1]),
         ("pfds", {"trust": "secure-sum"}, [256 * N_FEATURES, 256, 128 * N_FEATURES, 256]),
     ],
 )
@@ -73,13 +71,8 @@ def test_gaussian_sums_have_the_euclidean_norm() -> None:
     changes = {"trust": "secure-sum", "privacy": {"epsilon": 1.0, "delta": 1e-6}}
     root = math.sqrt(N_FEATURES)
     alone = sensitivities(study("pfds", **changes))
-    assert alone[0] == pytest.approx(256 * root)
-    assert alone[1] == alone[3] == 256
-    # The clip is an integer, rounded up.
-    assert 128 * root <= alone[2] < 128 * root + 1
-    several = sensitivities(study("pfds", **changes, **PERSON))
-    assert several[0] == pytest.approx(ROWS * 256 * root)
-    assert ROWS * 128 * root <= several[2] < ROWS * 128 * root + 1
+    assert alone == pytest.approx([256 * root, 256, 128 * root, 256])
+    assert sensitivities(study("pfds", **changes, **PERSON)) == pytest.approx([ROWS * each for each in alone])
 
 
 def test_an_update_can_turn_around_within_its_clip() -> None:
@@ -87,19 +80,6 @@ def test_an_update_can_turn_around_within_its_clip() -> None:
     assert sensitivities(study("ddml", privacy={"epsilon": 1.0, "unit": "weight"})) == [2 * largest]
     # Four inputs that are 0 or 1: L1 norm 4, L2 norm 2.
     assert sensitivities(study("ddml", variant="paper")) == [2 * 2 * largest]
-
-
-def test_narrow_shares_of_gaussian_noise_are_not_priced() -> None:
-    with pytest.raises(SpecError, match="PLAN-001"):
-        make_plan(
-            study(
-                "pfds",
-                trust="secure-sum",
-                privacy={"epsilon": 60.0, "delta": 0.01},
-                pfds={"n_holders": 10_000},
-                participation={"minimum": 9_000, "size": 10**8},
-            )
-        )
 
 
 def test_the_papers_accounting_counts_free_questions_too() -> None:

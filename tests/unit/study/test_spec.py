@@ -42,14 +42,17 @@ PAPER: dict[str, dict[str, Any]] = {
     "anonml": {"n_partitions": 5, "n_subsets": 3, "subset_size": 1},
     "ddml": {},
     "sdq": {"n_databases": 100},
-    "pfds": {"n_holders": 100, "max_depth": 8, "n_candidates": 10, "n_levels": 4},
+    "pfds": {"n_holders": 100},
 }
+SPLIT = [BASE["feature"][1], *({"name": name, "range": [0, 9], "missing": False} for name in ("age", "height"))]
+"""Features that the trees of pfds can split on."""
 
 
 def document(protocol: str = "anonml", /, **changes: Any) -> dict[str, Any]:
     """A valid study of a protocol; a table among the changes is merged into the one that is there, None removes a key."""
     variant = changes.get("variant", "plus")
     made = {**BASE, "protocol": protocol, protocol: (PAPER if variant == "paper" else TABLES)[protocol]}
+    made["feature"] = SPLIT if (protocol, variant) == ("pfds", "paper") else BASE["feature"]
     for key, change in changes.items():
         merged = {**made.get(key, {}), **change} if isinstance(change, dict) else change
         made[key] = {name: value for name, value in merged.items() if value is not None} if isinstance(merged, dict) else merged
@@ -236,12 +239,6 @@ QUERY = {"n_queries": 1, "epsilon_release": 1}
         ("anonml", {"feature": [NOTE]}, "SPEC-022", ("feature", 0, "buckets")),
         ("sdq", {"feature": [NOTE]}, "SPEC-022", ("feature", 0, "buckets")),
         ("pfds", {"feature": [FEATURE, NOTE]}, "SPEC-022", ("feature", 1, "buckets")),
-        ("pfds", {"pfds": {"n_buckets": 10}}, "SPEC-022", ("pfds", "n_buckets")),
-        ("pfds", {"variant": "paper", "label": {"range": [0, 1], "values": None}}, "SPEC-011", ("pfds",)),
-        ("pfds", {"variant": "paper", "pfds": {"n_levels": 9}}, "SPEC-021", ("pfds", "n_levels")),
-        ("pfds", {"pfds": {"max_colluders": 1}}, "SPEC-022", ("pfds", "max_colluders")),
-        ("pfds", {"pfds": {"n_holders": 99}}, "SPEC-021", ("participation", "minimum")),
-        ("pfds", {"trust": "secure-sum", "pfds": {"max_colluders": 100}}, "SPEC-021", ("pfds", "max_colluders")),
         (
             "anonml",
             {"trust": "shuffled", "queries": {"features": ["age"], "n_queries": 1, "epsilon_release": 1}},
