@@ -1,0 +1,190 @@
+"""Additive models fitted to rows in the clear, under a prior: what a holder trains at home, and the yardsticks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.protocols.pfds.model import Model
+from shoal.protocols.pfds.params import GRID, Floats, Ints, Params, Rows
+
+OWN_PENALTY = 3.0
+"""On each weight of a model of one holder's rows."""
+MOST_STEPS = 25
+CLOSE_ENOUGH = 1e-4
+"""A shorter step is the last: the next would be about its square."""
+_SHORTEST = 2.0**-20
+_BLOCK = 4096
+
+
+def ridge_model(params: Params, rows: Rows, penalty: float = 1.0, penalty_intercept: float = 1e-3) -> Model:
+    """The additive model of all these rows, without any privacy: what nobody who shares can reach, and a yardstick.
+
+    Parameters
+    ----------
+    penalty, penalty_intercept
+        Half of it times the square of each weight, and of the intercept, is added to the loss of the rows.
+
+    Examples
+    --------
+    >>> from shoal.domain import Categorical, Schema
+    >>> schema = Schema([Categorical("wind", ["weak", "strong"], missing=False)], label=Categorical("play", ["no", "yes"]))
+    >>> params = Params(schema, epsilon=1.0, size=100)
+    >>> rows = Rows.of(params, {"wind": np.arange(100) % 2}, np.arange(100) % 2)
+    >>> ridge_model(params, rows).decide({"wind": np.array([0, 1])})
+    array([0, 1])
+    """
+    design = Design.of(params, rows)
+    prior = Prior.around_zero(len(design.present), penalty, penalty_intercept)
+    weights = np.zeros((params.n_cells + 1, params.n_models))
+    weights[design.present] = np.stack([fit(design, targets, prior, params.is_number) for targets in targets_of(params, rows).T], axis=1)
+    return Model(params, weights[:-1], weights[-1], np.zeros_like(weights[:-1]), _shares(params, rows))
+
+
+def own_model(params: Params, rows: Rows) -> Model:
+    """What a holder can do alone, with its own rows."""
+    return ridge_model(params, rows, OWN_PENALTY)
+
+
+def targets_of(params: Params, rows: Rows) -> Floats:
+    """What each model is to say of each row, ``(n, M)`` in [0, 1]."""
+    sides = rows.sides[:, 1:] if params.n_models == 1 else rows.sides
+    return sides / GRID
+
+
+def fit(design: Design, targets: Floats, prior: Prior, is_number: bool, start: Floats | None = None) -> Floats:
+    """The parameters with the least sum of logistic losses (of a number: half squared errors) and the prior's penalty, by Newton.
+
+    Parameters
+    ----------
+    targets
+        ``(n,)`` in [0, 1].
+    start
+        Where to begin; at the prior's centre if None. There is one minimum, so only the number of steps depends on it.
+
+    Notes
+    -----
+    Steps are halved until the loss does not rise: where a model is too sure, the curvature does not tell how far to go. Squares need
+    one step.
+    """
+    at = prior.centre if start is None else start
+    for _ in range(MOST_STEPS):
+        scores = design.scores(prior.weights(at))
+        means = scores if is_number else sigmoid(scores)
+        curvatures = np.ones_like(means) if is_number else means * (1 - means)
+        gradient = prior.gradient(design.sums(means - targets)) + prior.precision * (at - prior.centre)
+        hessian = prior.hessian(design.gram(curvatures)) + np.diag(prior.precision)
+        step = np.linalg.solve(hessian, gradient)
+        if is_number or np.abs(step).max() < CLOSE_ENOUGH:
+            return at - step
+        length, before = 1.0, _loss(design, targets, prior, at)
+        while length > _SHORTEST and _loss(design, targets, prior, at - length * step) > before:
+            length /= 2
+        at = at - length * step
+    return at
+
+
+def sigmoid(scores: Floats) -> Floats:
+    """1 / (1 + exp(-score)), for scores of any size."""
+    return 0.5 + 0.5 * np.tanh(scores / 2)
+
+
+def _loss(design: Design, targets: Floats, prior: Prior, at: Floats) -> float:
+    """The sum of logistic losses, and the prior's penalty."""
+    scores = design.scores(prior.weights(at))
+    return float(np.sum(np.logaddexp(0, scores) - targets * scores) + prior.precision @ (at - prior.centre) ** 2 / 2)
+
+
+def _shares(params: Params, rows: Rows) -> Floats:
+    """The share of rows in each cell; without rows the same for all cells of a feature."""
+    counts = np.bincount(rows.cells.ravel(), minlength=params.n_cells)
+    return counts / len(rows) if len(rows) else 1 / np.repeat(params.arities, params.arities)
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """What is believed of the weights before any row: each is a mix of r shared parameters and one of its own, all independent and normal.
+
+    Parameters
+    ----------
+    basis
+        ``(P, r)`` how much of the shared parameters is in the weight of each cell that is `Design.present`.
+    centre, precision
+        ``(r + P,)`` mean, and 1 / variance, of the shared parameters and of each cell's own.
+    """
+
+    basis: Floats
+    centre: Floats
+    precision: Floats
+
+    @classmethod
+    def around_zero(cls, n_present: int, penalty: float, penalty_intercept: float = 1e-3) -> Prior:
+        """Ridge: nothing is shared."""
+        return cls(np.zeros((n_present, 0)), np.zeros(n_present), np.append(np.full(n_present - 1, penalty), penalty_intercept))
+
+    def weights(self, parameters: Floats) -> Floats:
+        """``(P,)`` the weights that parameters make."""
+        shared, own = np.split(parameters, [self.basis.shape[1]])
+        mixed: Floats = self.basis @ shared + own
+        return mixed
+
+    def gradient(self, slopes: Floats) -> Floats:
+        """``(r + P,)`` slopes along the parameters, by those along the weights."""
+        return np.concatenate([self.basis.T @ slopes, slopes])
+
+    def hessian(self, curvatures: Floats) -> Floats:
+        """``(r + P, r + P)`` curvatures along the parameters, by those along the weights."""
+        across = self.basis.T @ curvatures
+        return np.block([[across @ self.basis, across], [across.T, curvatures]])
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """Rows by the cells that occur among them: nothing can be learned of the others, which stay what the prior says.
+
+    Parameters
+    ----------
+    present
+        ``(P,)`` the cells that occur, among all D. The intercept is the weight of one more, the last, which every row is in.
+    positions
+        ``(n, k + 1)`` where each row's cells are in `present`.
+    """
+
+    present: Ints
+    positions: Ints
+
+    @classmethod
+    def of(cls, params: Params, rows: Rows) -> Design:
+        """Of these rows."""
+        n, last = len(rows), params.n_cells
+        cells = np.column_stack([rows.cells, np.full(n, last)])
+        present = np.union1d(np.flatnonzero(np.bincount(rows.cells.ravel(), minlength=last)), last)
+        place = np.zeros(last + 1, np.int64)
+        place[present] = np.arange(len(present))
+        return cls(present, place[cells])
+
+    def take(self, which: npt.NDArray[np.bool_]) -> Design:
+        """Some of the rows, by the same cells."""
+        return replace(self, positions=self.positions[which])
+
+    def scores(self, weights: Floats) -> Floats:
+        """``(n,)`` the sum of each row's weights."""
+        total: Floats = weights[self.positions].sum(axis=1)
+        return total
+
+    def sums(self, values: Floats) -> Floats:
+        """``(P,)`` for each cell the sum of a value over its rows."""
+        repeated = np.repeat(values, self.positions.shape[1])
+        return np.asarray(np.bincount(self.positions.ravel(), repeated, len(self.present)), np.float64)
+
+    def gram(self, values: Floats) -> Floats:
+        """``(P, P)`` for each pair of cells the sum of a value, not negative, over the rows that are in both."""
+        total, roots = np.zeros((len(self.present),) * 2), np.sqrt(values)[:, np.newaxis]
+        for start in range(0, len(values), _BLOCK):
+            rows = slice(start, start + _BLOCK)
+            block = np.zeros((len(values[rows]), len(total)))
+            np.put_along_axis(block, self.positions[rows], roots[rows], axis=1)
+            total += block.T @ block
+        return total

@@ -1,0 +1,155 @@
+"""Fits under a prior, beside those of scikit-learn."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from shoal.domain import Categorical, Numeric, Schema
+from shoal.protocols.pfds import fitting
+from shoal.protocols.pfds.fitting import Design, Prior, fit, own_model, ridge_model, sigmoid, targets_of
+from shoal.protocols.pfds.params import GRID, Floats, Params, Rows, sides_of
+
+ARITIES = (2, 3, 5)
+
+
+def params_of(label: Categorical | Numeric, arities: tuple[int, ...] = ARITIES) -> Params:
+    features = [Categorical(f"a{j}", [str(i) for i in range(n)], missing=False) for j, n in enumerate(arities)]
+    return Params(Schema(features, label=label), epsilon=1.0, size=1000)
+
+
+CLASSES = params_of(Categorical("kind", ["no", "yes"]))
+THREE = params_of(Categorical("kind", ["a", "b", "c"]))
+NUMBER = params_of(Numeric("height", 0, 1))
+
+
+def some_rows(params: Params, n: int, seed: int) -> Rows:
+    """Rows whose label leans on their cells; numbers are rounded to the grid as they are counted."""
+    rng = np.random.default_rng(seed)
+    cells = np.stack([rng.integers(0, arity, n) for arity in params.arities], axis=1) + params.starts[:-1]
+    lean = rng.normal(size=params.n_cells)[cells].sum(axis=1) + 0.5 * rng.normal(size=n)
+    labels = np.clip(0.5 + lean / 8, 0, 1) if params.is_number else np.digitize(lean, [0.0, 1.5][: params.n_sides - 1])
+    return Rows(cells, sides_of(params, labels))
+
+
+def one_hot(params: Params, rows: Rows) -> Floats:
+    dense: Floats = np.eye(params.n_cells)[rows.cells].sum(axis=1)
+    return dense
+
+
+@pytest.mark.parametrize("penalty", [0.1, 3.0])
+def test_logistic_fits_are_those_of_scikit_learn(penalty: float) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    rows = some_rows(CLASSES, 300, seed=1)
+    # The intercept is penalised alike: it is one more column of ones.
+    model = ridge_model(CLASSES, rows, penalty, penalty_intercept=penalty)
+    oracle = LogisticRegression(C=1 / penalty, fit_intercept=False, tol=1e-10, max_iter=10_000)
+    oracle.fit(np.column_stack([one_hot(CLASSES, rows), np.ones(300)]), rows.sides[:, 1] // GRID)
+    assert np.append(model.weights[:, 0], model.intercepts) == pytest.approx(oracle.coef_[0], abs=1e-6)
+    assert model.shares == pytest.approx(one_hot(CLASSES, rows).mean(axis=0)) and not model.variances.any()
+
+
+def test_fits_of_numbers_are_those_of_scikit_learn() -> None:
+    from sklearn.linear_model import Ridge
+
+    rows = some_rows(NUMBER, 300, seed=2)
+    model = own_model(NUMBER, rows)
+    # A larger constant than 1 makes of a penalty of 3 on its column one of 1e-3 on the intercept.
+    constant = math.sqrt(3 / 1e-3)
+    oracle = Ridge(alpha=3.0, fit_intercept=False).fit(
+        np.column_stack([one_hot(NUMBER, rows), np.full(300, constant)]), rows.sides[:, 1] / GRID
+    )
+    assert model.weights[:, 0] == pytest.approx(oracle.coef_[:-1], abs=1e-8)
+    assert model.intercepts[0] == pytest.approx(oracle.coef_[-1] * constant, abs=1e-8)
+
+
+def test_several_classes_are_each_against_the_rest() -> None:
+    rows = some_rows(THREE, 300, seed=3)
+    model = own_model(THREE, rows)
+    for one in range(3):
+        mine = rows.sides[:, one]
+        alone = own_model(CLASSES, Rows(rows.cells, np.stack([GRID - mine, mine], axis=1)))
+        assert np.append(model.weights[:, one], model.intercepts[one]) == pytest.approx(np.append(alone.weights, alone.intercepts))
+
+
+def test_a_holder_alone_is_penalised_more_than_all() -> None:
+    rows = some_rows(CLASSES, 60, seed=4)
+    assert own_model(CLASSES, rows).weights.tolist() == ridge_model(CLASSES, rows, 3.0).weights.tolist()
+    assert np.abs(own_model(CLASSES, rows).weights).sum() < np.abs(ridge_model(CLASSES, rows).weights).sum()
+
+
+def test_cells_that_do_not_occur_weigh_nothing() -> None:
+    rows = some_rows(CLASSES, 200, seed=5)
+    kept = rows.take(np.flatnonzero(~np.isin(rows.cells, [3, 9]).any(axis=1)))
+    model = own_model(CLASSES, kept)
+    assert Design.of(CLASSES, kept).present.tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 10]
+    assert np.flatnonzero(model.weights[:, 0] == 0).tolist() == [3, 9]
+
+
+@pytest.mark.parametrize("params", [CLASSES, THREE, NUMBER], ids=["classes", "three", "number"])
+def test_without_rows_all_is_equal(params: Params) -> None:
+    model = own_model(params, some_rows(params, 0, seed=6))
+    assert not model.weights.any() and not model.intercepts.any()
+    assert model.shares == pytest.approx([1 / 2] * 2 + [1 / 3] * 3 + [1 / 5] * 5)
+
+
+def test_all_of_one_class_is_found_likely_and_finite() -> None:
+    rows = Rows(some_rows(CLASSES, 1000, seed=7).cells, np.tile([0, GRID], (1000, 1)))
+    design, prior = Design.of(CLASSES, rows), Prior.around_zero(11, 3.0)
+    found = fit(design, np.ones(1000), prior, is_number=False)
+    assert sigmoid(design.scores(found)).min() > 0.99
+    # At the minimum: the slopes of the losses are those of the penalty.
+    assert design.sums(sigmoid(design.scores(found)) - 1) == pytest.approx(-prior.precision * found, abs=1e-6)
+
+
+def test_the_start_does_not_matter() -> None:
+    rows = some_rows(CLASSES, 120, seed=8)
+    design, prior, targets = Design.of(CLASSES, rows), Prior.around_zero(11, 1.0), targets_of(CLASSES, rows)[:, 0]
+    found = fit(design, targets, prior, is_number=False)
+    for start in (found, np.full(11, 5.0), np.linspace(-40, 40, 11)):
+        assert fit(design, targets, prior, is_number=False, start=start) == pytest.approx(found, abs=1e-6)
+
+
+def test_a_prior_without_doubt_stays() -> None:
+    rows = some_rows(CLASSES, 120, seed=9)
+    design, rng = Design.of(CLASSES, rows), np.random.default_rng(0)
+    prior = Prior(rng.normal(size=(11, 2)), rng.normal(size=13), np.full(13, 1e12))
+    for is_number in (False, True):
+        assert fit(design, targets_of(CLASSES, rows)[:, 0], prior, is_number) == pytest.approx(prior.centre, abs=1e-9)
+
+
+def test_shared_parameters_are_columns_of_their_own() -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    rows = some_rows(CLASSES, 200, seed=10)
+    design, basis = Design.of(CLASSES, rows), np.random.default_rng(1).normal(size=(11, 2))
+    found = fit(design, targets_of(CLASSES, rows)[:, 0], Prior(basis, np.zeros(13), np.full(13, 2.0)), is_number=False)
+    dense = np.column_stack([one_hot(CLASSES, rows), np.ones(200)])
+    oracle = LogisticRegression(C=0.5, fit_intercept=False, tol=1e-10, max_iter=10_000)
+    oracle.fit(np.hstack([dense @ basis, dense]), rows.sides[:, 1] // GRID)
+    assert found == pytest.approx(oracle.coef_[0], abs=1e-6)
+
+
+def test_rows_are_gone_through_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = some_rows(CLASSES, 100, seed=11)
+    design, values = Design.of(CLASSES, rows), np.random.default_rng(2).random(100)
+    dense = np.column_stack([one_hot(CLASSES, rows), np.ones(100)])
+    monkeypatch.setattr(fitting, "_BLOCK", 7)
+    assert design.gram(values) == pytest.approx((dense * values[:, np.newaxis]).T @ dense)
+    assert design.sums(values) == pytest.approx(values @ dense)
+
+
+def test_steps_end_where_no_minimum_is_in_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = some_rows(CLASSES, 120, seed=8)
+    design, prior, targets = Design.of(CLASSES, rows), Prior.around_zero(11, 1.0), targets_of(CLASSES, rows)[:, 0]
+    monkeypatch.setattr(fitting, "MOST_STEPS", 2)
+    after_two = fit(design, targets, prior, is_number=False)
+    monkeypatch.undo()
+    assert 1e-4 < np.abs(after_two - fit(design, targets, prior, is_number=False)).max() < 1
+
+
+def test_sigmoid_of_any_score() -> None:
+    assert sigmoid(np.array([-1e9, 0.0, math.log(3), 1e9])).tolist() == pytest.approx([0, 0.5, 0.75, 1])
