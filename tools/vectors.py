@@ -24,6 +24,7 @@ from shoal.crypto.dealing import Secrets, deal, keys_of, shares_to_reveal
 from shoal.crypto.masks import agree, expand, public_of
 from shoal.crypto.secure_sum import mask
 from shoal.crypto.shamir import split
+from shoal.domain import Categorical, Schema
 from shoal.entropy import SeededEntropy
 from shoal.mechanisms.calibrate import NAMES, mechanism
 from shoal.messages.base import Array, Message, Registry
@@ -33,6 +34,11 @@ from shoal.protocols.anonml.messages import Answer, Ask, Publication
 from shoal.protocols.anonml.partitions import feature_subsets
 from shoal.protocols.ddml.messages import Draw, Instance, Update
 from shoal.protocols.joint.messages import JointFrame
+from shoal.protocols.pfds import messages as pfds_messages
+from shoal.protocols.pfds.joining import digest_of as pfds_digest_of
+from shoal.protocols.pfds.local import attributes_of, n_tables
+from shoal.protocols.pfds.params import Params
+from shoal.protocols.pfds.sums import Course as PfdsCourse
 from shoal.protocols.sdq import messages as sdq_messages
 from shoal.protocols.sdq.joining import _box_info, _box_statement, digest_of, key_statement, seated
 from shoal.protocols.sdq.queries import Condition, Count, Histogram, Marginals
@@ -548,6 +554,84 @@ def sdq() -> dict[str, Any]:
     }
 
 
+TABLES = ((7, 3, 400), (5, 12, 24_000), (3, 2, 10))
+"""Attributes, holders and rows of studies in which each holder answers some tables."""
+
+
+def pfds() -> dict[str, Any]:
+    """PFDS: its messages, the digest of what is asked, and who answers which tables."""
+    counts = Array.of(np.array([-3, 1 << 40], np.int64))
+    floats = pfds_messages.floats_in(np.array([0.5, -1e-300]))
+    course = PfdsCourse(step=0, weights=counts, intercept=0, direction=counts, reaches=(1 << 20, 1 << 20))
+    asks = [
+        pfds_messages.Ask(study=STUDY, round=0, course=course),
+        pfds_messages.Ask(study=STUDY, round=3, course=course.replace(step=3, intercept=-(1 << 39), reaches=(1 << 16, 1 << 30))),
+    ]
+    splits = pfds_messages.Splits(study=STUDY, level=1, attributes=Array.of(np.array([0, 2], np.int16)), values=floats)
+    labels = pfds_messages.LeafLabels(study=STUDY, labels=Array.of(np.array([0, 1, 1], np.uint8)))
+    data = pfds_messages.Data(
+        study=STUDY, n_rows=2, columns=(floats, Array.of(np.array([0, -1], np.int16))), labels=Array.of(np.array([1, 0], np.int16))
+    )
+    left = pfds_messages.Left(holder="south", reason="nothing usable came from it in time")
+    good = [
+        *asks,
+        pfds_messages.Tables(study=STUDY, counts=counts),
+        pfds_messages.SharedModel(study=STUDY, weights=floats, intercepts=floats, variances=floats, shares=floats),
+        splits,
+        pfds_messages.Leaves(study=STUDY, counts=Array.of(np.array([-3, 1 << 20], np.int32))),
+        pfds_messages.LevelCounts(study=STUDY, level=2, counts=counts),
+        data,
+        *(pfds_messages.PassedOn(study=STUDY, holder="north", shared=shared) for shared in (splits, labels, data)),
+        pfds_messages.Label(study=STUDY, holders=("north", "south")),
+        pfds_messages.Ended(study=STUDY, holders=("north",), left_out=(left,)),
+        pfds_messages.Ended(study=STUDY, reason="Round 3 of a secure sum is given up."),
+    ]
+    ask, passed = asks[0].model_dump(exclude={"study"}), splits.model_dump()
+    bad: dict[str, tuple[str, dict[str, object], str]] = {
+        "a negative round": ("pfds.ask", {**ask, "round": -1}, "MSG-005"),
+        "a course without its direction": (
+            "pfds.ask",
+            {**ask, "course": {key: part for key, part in ask["course"].items() if key != "direction"}},
+            "MSG-005",
+        ),
+        "a course with three reaches": ("pfds.ask", {**ask, "course": {**ask["course"], "reaches": [1, 2, 3]}}, "MSG-005"),
+        "an intercept as float": ("pfds.ask", {**ask, "course": {**ask["course"], "intercept": 0.5}}, "MSG-005"),
+        "tables as numbers": ("pfds.tables", {"counts": [1, 2]}, "MSG-005"),
+        "weights as floats": ("pfds.model", {"weights": [0.5], "intercepts": [], "variances": [], "shares": []}, "MSG-005"),
+        "labels of leaves that are not passed on": ("pfds.leaf-labels", labels.model_dump(exclude={"study"}), "MSG-004"),
+        "something passed on of another study": (
+            "pfds.passed-on",
+            {"holder": "north", "shared": {**passed, "study": bytes(32)}},
+            "MSG-005",
+        ),
+        "something passed on of nobody": ("pfds.passed-on", {"holder": "", "shared": passed}, "MSG-005"),
+        "a name of 201 characters": ("pfds.label", {"holders": ["x" * 201]}, "MSG-005"),
+        "a reason of 501 characters": ("pfds.ended", {"holders": [], "left_out": [], "reason": "x" * 501}, "MSG-005"),
+        "a message of another name": ("pfds.answer", ask, "MSG-004"),
+    }
+    tables = []
+    for n_attributes, n_holders, size in TABLES:
+        schema = Schema([Categorical(f"a{i}", ["0", "1"]) for i in range(n_attributes)], Categorical("y", ["0", "1"]))
+        params = Params(schema, 1.0, size, n_holders=n_holders, minimum=n_holders)
+        tables.append(
+            {
+                "n_attributes": n_attributes,
+                "n_holders": n_holders,
+                "size": size,
+                "epsilon": repr(params.epsilon),
+                "n_tables": n_tables(params),
+                "attributes": [attributes_of(params, STUDY, holder) for holder in range(n_holders)],
+            }
+        )
+    return {
+        "study": STUDY.hex(),
+        "read": read(good),
+        "refused": refused(bad),
+        "queries": [{"hex": encode(one).hex(), "digest": pfds_digest_of(one).hex()} for one in asks],
+        "tables": tables,
+    }
+
+
 def read(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Messages of a protocol that must be read."""
     return [
@@ -582,6 +666,7 @@ FILES: dict[str, Callable[[], dict[str, Any]]] = {
     "ddml.json": ddml,
     "crypto.json": crypto,
     "sdq.json": sdq,
+    "pfds.json": pfds,
 }
 
 

@@ -16,6 +16,7 @@ from shoal.mechanisms.calibrate import mechanism
 from shoal.messages.codec import decode, dumps, encode, loads
 from shoal.protocols.anonml.messages import MESSAGES as ANONML_MESSAGES
 from shoal.protocols.ddml.messages import MESSAGES as DDML_MESSAGES
+from shoal.protocols.pfds.messages import MESSAGES as PFDS_MESSAGES
 from shoal.protocols.sdq.messages import MESSAGES as SDQ_MESSAGES
 from shoal.study.manifest import Manifest
 from tools.vectors import DIRECTORY, FILES, READ, REGISTRY, STUDY, tagged, text
@@ -29,10 +30,10 @@ def named(cases: list[dict[str, Any]]) -> Any:
     return pytest.mark.parametrize("case", [pytest.param(case, id=case.get("name", case["hex"][:20])) for case in cases])
 
 
-CBOR, MESSAGES, MECHANISMS, MANIFESTS, ANONML, DDML, SDQ = (
-    load(f"{name}.json") for name in ("cbor", "messages", "mechanisms", "manifests", "anonml", "ddml", "sdq")
+CBOR, MESSAGES, MECHANISMS, MANIFESTS, ANONML, DDML, SDQ, PFDS = (
+    load(f"{name}.json") for name in ("cbor", "messages", "mechanisms", "manifests", "anonml", "ddml", "sdq", "pfds")
 )
-PROTOCOLS = {"anonml": ANONML_MESSAGES, "ddml": DDML_MESSAGES, "sdq": SDQ_MESSAGES}
+PROTOCOLS = {"anonml": ANONML_MESSAGES, "ddml": DDML_MESSAGES, "sdq": SDQ_MESSAGES, "pfds": PFDS_MESSAGES}
 # SDQ has the messages of secure sums and of joint computations among its own.
 REGISTRIES = {**PROTOCOLS, "sum": SDQ_MESSAGES, "joint": SDQ_MESSAGES}
 
@@ -169,7 +170,7 @@ def test_feature_subsets_follow_from_the_file_alone(case: dict[str, Any]) -> Non
         assert subsets == [ranked[i * size : (i + 1) * size] for i in range(case["n_subsets"])]
 
 
-@named(ANONML["read"] + DDML["read"] + SDQ["read"])
+@named(ANONML["read"] + DDML["read"] + SDQ["read"] + PFDS["read"])
 def test_messages_of_protocols_are_read_and_written(case: dict[str, Any]) -> None:
     message = decode(bytes.fromhex(case["hex"]), REGISTRIES[case["type"].split(".")[0]], STUDY)
     assert message.type_name == case["type"]
@@ -217,6 +218,21 @@ def test_what_members_and_parties_sign_is_what_the_specification_says() -> None:
     }
 
 
-@pytest.mark.parametrize("case", SDQ["queries"], ids=lambda case: case["digest"][:8])
+@pytest.mark.parametrize("case", SDQ["queries"] + PFDS["queries"], ids=lambda case: case["digest"][:8])
 def test_what_is_asked_is_bound_by_the_hash_of_its_message(case: dict[str, Any]) -> None:
     assert hashlib.sha256(bytes.fromhex(case["hex"])).hexdigest() == case["digest"]
+
+
+@pytest.mark.parametrize("case", PFDS["tables"])
+def test_who_answers_which_tables_follows_from_the_file_alone(case: dict[str, Any]) -> None:
+    study, n, m = bytes.fromhex(PFDS["study"]), case["n_attributes"], case["n_holders"]
+
+    def order(what: bytes, count: int) -> list[int]:
+        return sorted(range(count), key=lambda i: hashlib.sha256(b"shoal pfds " + what + study + i.to_bytes(8, "big")).digest())
+
+    q = min(n, max(round(0.015 * float(case["epsilon"]) * case["size"] / m), math.ceil(2 * n / m), 1))
+    attributes, holders = order(b"attributes", n), order(b"holders", m)
+    assert q == case["n_tables"]
+    for holder, answered in enumerate(case["attributes"]):
+        first = holders.index(holder) * q
+        assert answered == sorted(attributes[(first + i) % n] for i in range(q))

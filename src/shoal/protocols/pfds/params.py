@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from shoal.domain import Categorical, Feature, Numeric, Schema
+from shoal.domain import Feature, Numeric, Schema
 from shoal.errors import SpecError
 from shoal.mechanisms.base import check_delta, check_epsilon
 from shoal.privacy.events import Relation, Scope, Unit
@@ -57,6 +57,7 @@ class Params:
 
     Examples
     --------
+    >>> from shoal.domain import Categorical
     >>> schema = Schema([Numeric("age", 0, 100)], label=Categorical("ill", ["no", "yes"]))
     >>> params = Params(schema, epsilon=1.0, size=10_000)
     >>> params.arities, params.n_sides, str(params.scope)
@@ -209,5 +210,5 @@ def sides_of(params: Params, labels: npt.NDArray[Any]) -> Ints:
         low, high = float(params.label.low), float(params.label.high)
         share = np.rint(GRID * ((np.clip(labels, low, high) - low) / (high - low))).astype(np.int64)
         return np.stack([GRID - share, share], axis=1)
-    whole: Ints = GRID * np.eye(params.n_sides, dtype=np.int64)
-    return whole[labels]
+    whole: Ints = GRID * np.eye(params.n_sides, dtype=np.int64)[labels]
+    return whole

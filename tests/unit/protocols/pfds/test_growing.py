@@ -68,7 +68,7 @@ def test_no_draw_makes_more_leaves_than_are_allowed(n_wide: int, has_number: boo
     for seed in range(15):
         tree = grow(params, random_points(params, 5, seed), SeededEntropy(seed))
         assert tree.counts is not None
-        check(params, tree.levels, tree.counts)
+        check(params, tree.levels, tree.labels)
         assert len(tree.labels) <= 4000
         n_wide_splits += sum(int((level.attributes < n_wide).sum()) for level in tree.levels)
     assert n_wide_splits > 15
@@ -147,7 +147,7 @@ def test_a_tree_of_one_level_is_a_leaf() -> None:
 def test_a_holder_without_rows_grows_a_tree_as_well() -> None:
     tree = grow(params_of(), random_points(params_of(), 0, seed=1), SeededEntropy(1))
     assert tree.counts is not None
-    check(params_of(), tree.levels, tree.counts)
+    check(params_of(), tree.levels, tree.labels)
 
 
 def test_a_draw_stays_below_the_upper_end() -> None:

@@ -14,11 +14,11 @@ from shoal.domain import Categorical, Numeric, Schema
 from shoal.entropy import SeededEntropy
 from shoal.errors import RemoteProtocolError
 from shoal.protocols.pfds.growing import grow
-from shoal.protocols.pfds.tree import MAX_COUNT, MAX_COUNTS, Level, PrivateTree, Shape, check, depth_of, most_leaves
+from shoal.protocols.pfds.tree import MAX_COUNTS, Level, PrivateTree, Shape, check, depth_of, most_leaves
 
 LEVELS = [level_of((1, 0)), level_of((0, 60), (2, 0), (0, 30)), level_of((0, 20), (3, 4), (0, 10), (3, 5), (0, 90), (2, 0), (0, 30))]
 """The root splits on ward; below ward b there is a split on city."""
-COUNTS = np.zeros((15, 2), np.int32)
+LABELS = np.zeros(15, np.uint8)
 
 
 def categories(*arities: int, n_classes: int = 2) -> Schema:
@@ -111,44 +111,42 @@ def changed(number: int, **changes: Any) -> list[Level]:
 
 
 def test_fair_trees_are_let_through() -> None:
-    check(params_of(), LEVELS, COUNTS)
-    check(params_of(), with_node(2, 0, 0, 60.0), COUNTS)
-    check(params_of(), LEVELS, COUNTS.astype(np.int64) - MAX_COUNT)
+    check(params_of(), LEVELS, LABELS)
+    check(params_of(), with_node(2, 0, 0, 60.0), LABELS)
+    check(params_of(), LEVELS, LABELS.astype(np.uint16) + 1)
     for seed in range(5):
         tree = grow(params_of(), random_points(params_of(), 50, seed), SeededEntropy(seed))
-        assert tree.counts is not None
-        check(params_of(), tree.levels, tree.counts)
+        check(params_of(), tree.levels, tree.labels)
 
 
 @pytest.mark.parametrize(
-    ("levels", "counts", "sentence"),
+    ("levels", "labels", "sentence"),
     [
-        (LEVELS[:2], COUNTS, "it has 3 levels, where 4 are due"),
-        ([*LEVELS, LEVELS[0]], COUNTS, "it has 5 levels"),
-        (changed(0, attributes=np.array([1, 1], np.int16)), COUNTS, "level 1 does not say of each of its 1 nodes"),
-        (changed(1, splits=np.zeros(4)), COUNTS, "level 2 does not say of each of its 3 nodes"),
-        (changed(1, attributes=np.zeros(3)), COUNTS, "level 2 does not say"),
-        (changed(1, splits=np.zeros(3, np.int64)), COUNTS, "level 2 does not say"),
-        (with_node(1, 0, -1, 0.0), COUNTS, "level 2 splits on an attribute that the schema does not have"),
-        (with_node(1, 0, 4, 0.0), COUNTS, "level 2 splits on an attribute that the schema does not have"),
-        (with_node(1, 0, 1, 0.0), COUNTS, "level 2 splits on a category that was split on above"),
-        (with_node(2, 3, 1, 0.0), COUNTS, "level 3 splits on a category that was split on above"),
-        (with_node(2, 3, 2, 0.0), COUNTS, "level 3 splits on a category that was split on above"),
-        (with_node(2, 0, 0, 60.5), COUNTS, "level 3 splits at a value outside"),
-        (with_node(2, 6, 0, 29.0), COUNTS, "level 3 splits at a value outside"),
-        (with_node(2, 0, 0, nan), COUNTS, "level 3 splits at a value outside"),
-        (with_node(2, 1, 3, inf), COUNTS, "level 3 splits at a value outside"),
-        (with_node(2, 5, 2, 1.0), COUNTS, "level 3 splits at a value outside"),
-        (LEVELS, COUNTS[:-1], "its 15 leaves do not have"),
-        (LEVELS, COUNTS[:, :1], "its 15 leaves do not have"),
-        (LEVELS, COUNTS.astype(float), "its 15 leaves do not have"),
-        (LEVELS, COUNTS.astype(np.int64) + MAX_COUNT + 1, "its 15 leaves do not have"),
-        (LEVELS, COUNTS.astype(np.int64) - MAX_COUNT - 1, "its 15 leaves do not have"),
+        (LEVELS[:2], LABELS, "it has 3 levels, where 4 are due"),
+        ([*LEVELS, LEVELS[0]], LABELS, "it has 5 levels"),
+        (changed(0, attributes=np.array([1, 1], np.int16)), LABELS, "level 1 does not say of each of its 1 nodes"),
+        (changed(1, splits=np.zeros(4)), LABELS, "level 2 does not say of each of its 3 nodes"),
+        (changed(1, attributes=np.zeros(3)), LABELS, "level 2 does not say"),
+        (changed(1, splits=np.zeros(3, np.int64)), LABELS, "level 2 does not say"),
+        (with_node(1, 0, -1, 0.0), LABELS, "level 2 splits on an attribute that the schema does not have"),
+        (with_node(1, 0, 4, 0.0), LABELS, "level 2 splits on an attribute that the schema does not have"),
+        (with_node(1, 0, 1, 0.0), LABELS, "level 2 splits on a category that was split on above"),
+        (with_node(2, 3, 1, 0.0), LABELS, "level 3 splits on a category that was split on above"),
+        (with_node(2, 3, 2, 0.0), LABELS, "level 3 splits on a category that was split on above"),
+        (with_node(2, 0, 0, 60.5), LABELS, "level 3 splits at a value outside"),
+        (with_node(2, 6, 0, 29.0), LABELS, "level 3 splits at a value outside"),
+        (with_node(2, 0, 0, nan), LABELS, "level 3 splits at a value outside"),
+        (with_node(2, 1, 3, inf), LABELS, "level 3 splits at a value outside"),
+        (with_node(2, 5, 2, 1.0), LABELS, "level 3 splits at a value outside"),
+        (LEVELS, LABELS[:-1], "its 15 leaves do not have"),
+        (LEVELS, LABELS[:, np.newaxis], "its 15 leaves do not have"),
+        (LEVELS, LABELS.astype(np.int16), "its 15 leaves do not have"),
+        (LEVELS, LABELS + 2, "its 15 leaves do not have one of 2 labels each"),
     ],
 )
-def test_what_cannot_be_a_tree_is_refused(levels: list[Level], counts: np.ndarray, sentence: str) -> None:
+def test_what_cannot_be_a_tree_is_refused(levels: list[Level], labels: np.ndarray, sentence: str) -> None:
     with pytest.raises(RemoteProtocolError, match=sentence) as refusal:
-        check(params_of(), levels, counts)
+        check(params_of(), levels, labels)
     assert refusal.value.code == "PFDS-101"
 
 
@@ -157,4 +155,4 @@ def test_a_tree_that_is_too_wide_is_refused_before_its_leaves_are_looked_at() ->
     params = params_of(schema, max_depth=3)
     assert depth_of(params) == 3
     with pytest.raises(RemoteProtocolError, match="level 3 has 90,000 nodes, more than the 80,000 that are allowed"):
-        check(params, [level_of((0, 0)), level_of(*[(1, 0)] * 300)], COUNTS)
+        check(params, [level_of((0, 0)), level_of(*[(1, 0)] * 300)], LABELS)
