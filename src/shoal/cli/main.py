@@ -22,6 +22,7 @@ COMMANDS = {
     "check": ("shoal.cli.check:check", "Validate a study, price every release, print its label."),
     "simulate": ("shoal.cli.simulate:simulate", "Simulate a study on a table: what would be learned, beside no privacy."),
     "ledger": ("shoal.cli.ledger:app", "What was spent, on what, for whom: show, verify, limit, export."),
+    "release": ("shoal.cli.release:app", "Check a release of another holder; compare one with real rows."),
     "audit": ("shoal.cli.audit:app", "Measure a lower bound on epsilon and hold it against the claim."),
 }
 

@@ -1,0 +1,57 @@
+"""What a release says: parts that belong together, the statement of its study, and the charged count of its rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from release_cases import N_ROWS, NOT_MISSING, PAPER, SUMS, release_of, study_of
+from shoal.entropy import SeededEntropy
+from shoal.errors import SpecError
+from shoal.protocols.pfds.params import Rows
+from shoal.protocols.pfds.population import simulate
+from shoal.releases.content import Release, counted_rows
+from shoal.study.load import parse
+from shoal.study.manifest import Manifest
+from shoal.study.pfds import params_of
+from shoal.study.plan import make_plan
+from shoal.study.templates import study_text
+
+
+def test_the_statement_is_that_of_the_study() -> None:
+    release = release_of()
+    assert release.statement == make_plan(release.manifest.study).statement(digest=release.manifest.short)
+
+
+def test_a_simulation_and_notes_are_in_the_statement() -> None:
+    plain = release_of()
+    noted = replace(plain, is_simulated=True, notes=("the weather",)).statement
+    assert noted.simulated and noted.digest == "" and noted.not_covered == ("the weather", *plain.statement.not_covered)
+
+
+def test_variant_plus_has_a_model_and_variant_paper_none() -> None:
+    plus, paper = release_of(), release_of(PAPER, NOT_MISSING)
+    for release, model in ((plus, None), (paper, plus.model)):
+        with pytest.raises(SpecError) as caught:
+            replace(release, model=model)
+        assert caught.value.code == "REL-002"
+
+
+def test_other_protocols_release_nothing() -> None:
+    with pytest.raises(SpecError, match="its study is of sdq"):
+        Release(Manifest(parse(study_text("sdq"))), release_of().dataset, False)
+
+
+@pytest.mark.parametrize("edits", [(), (SUMS,)])
+def test_rows_are_counted_with_the_noise_that_is_stated(edits: tuple[tuple[str, str], ...]) -> None:
+    study = study_of(*edits)
+    params, digest = params_of(study), Manifest(study).digest
+    cells = np.zeros((N_ROWS, len(params.arities)), np.int64) + params.starts[:-1]
+    rows = Rows(cells, np.tile([256, 0], (N_ROWS, 1)), np.arange(N_ROWS) % params.n_holders)
+    runs = [counted_rows(params, simulate(params, rows, digest, SeededEntropy(seed)).answers, params.n_holders) for seed in range(60)]
+    [deviation] = {run.deviation for run in runs}
+    found = np.array([run.rows for run in runs]) - N_ROWS
+    assert abs(found.mean()) < 4 * deviation / np.sqrt(60)
+    assert 0.6 * deviation < found.std() < 1.5 * deviation
