@@ -15,8 +15,9 @@ from shoal.protocols.pfds.growing import grow
 from shoal.protocols.pfds.paper import Points, n_counted
 from shoal.protocols.pfds.params import Ints, Params
 from shoal.protocols.pfds.synthesis import Unlabelled, columns_of, draw_counts, draw_rows, sizes
+from shoal.protocols.pfds.ties import winners
 from shoal.protocols.pfds.tree import PrivateTree
-from shoal.protocols.pfds.voting import labels_of, majority
+from shoal.protocols.pfds.voting import labels_of, votes
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +99,7 @@ def _labelled(params: Params, trees: Sequence[PrivateTree], drawn: Sequence[Unla
     else:
         together = np.concatenate([np.empty((0, len(params.schema.features))), *(rows.values for rows in drawn)])
         ends = np.cumsum([len(rows) for rows in drawn], dtype=np.int64)
-        outcomes = np.split(majority(params, trees, together), ends)[: len(drawn)]
+        outcomes = [winners(tally) for tally in np.split(votes(params, trees, together), ends)[: len(drawn)]]
     return tuple(
         Dataset(columns_of(params, rows.values, entropy), labels_of(params, own, entropy))
         for rows, own in zip(drawn, outcomes, strict=True)

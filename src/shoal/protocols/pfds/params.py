@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.domain import Feature, Numeric, Schema
-from shoal.errors import SpecError
+from shoal.errors import LocalProtocolError, SpecError
 from shoal.mechanisms.base import check_delta, check_epsilon
 from shoal.privacy.events import Relation, Scope, Unit
 from shoal.protocols.pfds.coding import coded_schema
@@ -183,6 +183,12 @@ class Rows:
     cells: Ints
     sides: Ints
     whose: Ints | None = None
+
+    def __post_init__(self) -> None:
+        # What a row adds to a sum is what prices count on: it is held to here, whoever made the rows.
+        is_whole = (self.sides >= 0).all() and (self.sides.sum(axis=1) == GRID).all()
+        if not is_whole or (self.cells < 0).any():
+            raise LocalProtocolError("PFDS-005", "Rows were made of something else than encoded columns and labels.", fix="Use Rows.of.")
 
     def __len__(self) -> int:
         return len(self.cells)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.entropy import Entropy
+from shoal.errors import UsageError
 from shoal.protocols.pfds.local import answers_of, pooled
 from shoal.protocols.pfds.model import Model
 from shoal.protocols.pfds.params import Ints, Params, Rows
@@ -83,6 +84,13 @@ def simulate(
         return Learned(pooled(params, digest, by_holder), tuple(by_holder.values()))
     script, shared = SumScript(params), rows.take(np.isin(rows.whose, who))
     n = len(who) if n_answering is None else n_answering
+    if n < params.minimum:
+        raise UsageError(
+            "SUM-003",
+            f"{n} of {params.n_holders} holders answer; a sum of fewer than {params.minimum} is not opened.",
+            why="The noise is made for that many shares.",
+            fix="A smaller minimum, or more holders that share.",
+        )
     course, answers = script.start, Answers()
     while script.question(course):
         answers = (*answers, answer(script, course, shared, n, entropy))

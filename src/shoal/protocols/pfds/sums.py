@@ -21,7 +21,7 @@ from functools import cached_property
 
 import numpy as np
 
-from shoal.errors import RemoteProtocolError
+from shoal.errors import RemoteProtocolError, SpecError
 from shoal.mechanisms.shared_gaussian import SharedGaussian
 from shoal.mechanisms.shares import SharedLaplace
 from shoal.messages.base import Array, Record
@@ -126,6 +126,13 @@ class SumScript:
     """
 
     def __init__(self, params: Params) -> None:
+        if not 0 <= params.max_colluders < params.minimum <= params.n_holders:
+            raise SpecError(
+                "PFDS-005",
+                f"Of {params.n_holders} holders at least {params.minimum} are to answer, of whom {params.max_colluders} may collude.",
+                why="Each share of noise is made for the honest ones among the fewest that answer.",
+                fix="0 <= max_colluders < minimum <= n_holders",
+            )
         self.params = params
         self.plan = plan_of(params)
         self.questions = self.plan.questions

@@ -12,6 +12,7 @@ from shoal.domain import Numeric
 from shoal.entropy import Entropy
 from shoal.protocols.pfds.growing import between
 from shoal.protocols.pfds.params import Floats, Ints, Params
+from shoal.protocols.pfds.ties import winners
 from shoal.protocols.pfds.tree import PrivateTree
 
 
@@ -25,7 +26,7 @@ def votes(params: Params, trees: Iterable[PrivateTree], values: Floats) -> Ints:
 
 
 def majority(params: Params, trees: Iterable[PrivateTree], values: Floats) -> Ints:
-    """The outcome that most trees are for; of equal ones the first.
+    """The outcome that most trees are for; of equal ones any, by a public rule.
 
     Notes
     -----
@@ -35,8 +36,7 @@ def majority(params: Params, trees: Iterable[PrivateTree], values: Floats) -> In
     -------
     Nothing but released trees and synthetic rows is read, so labels are free.
     """
-    winners: Ints = np.argmax(votes(params, trees, values), axis=1)
-    return winners
+    return winners(votes(params, trees, values))
 
 
 def labels_of(params: Params, outcomes: Ints, entropy: Entropy) -> npt.NDArray[Any]:

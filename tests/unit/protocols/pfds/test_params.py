@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.domain import Categorical, Numeric, Schema
-from shoal.errors import MechanismError, SpecError
+from shoal.errors import LocalProtocolError, MechanismError, SpecError
 from shoal.protocols.pfds.params import GRID, Params, Rows, cells_of, sides_of
 
 SCHEMA = Schema(
@@ -58,6 +58,14 @@ def test_sides_add_up_to_a_row() -> None:
     sides = sides_of(number, np.array([-4.0, -3.99, 0.0, 4.0, 9.0]))
     assert sides.tolist() == [[256, 0], [256, 0], [128, 128], [0, 256], [0, 256]]
     assert sides.dtype == np.int64 and (sides_of(number, np.linspace(-9, 9, 99)).sum(axis=1) == GRID).all()
+
+
+def test_rows_that_were_not_encoded_are_refused() -> None:
+    cells, sides = np.array([[0, 9]]), np.array([[GRID, 0]])
+    assert len(Rows(cells, sides)) == 1
+    for bad in ((cells, 2 * sides), (cells, np.array([[GRID + 1, -1]])), (-cells, sides)):
+        with pytest.raises(LocalProtocolError, match=r"Rows\.of"):
+            Rows(*bad)
 
 
 def test_rows_are_taken_with_their_holders() -> None:

@@ -10,6 +10,7 @@ import pytest
 from pfds_sums import LABELS, TWO, followed, params_of, rows_of
 from shoal.domain import Feature
 from shoal.entropy import SeededEntropy
+from shoal.errors import UsageError
 from shoal.protocols.pfds.local import answers_of, pooled
 from shoal.protocols.pfds.params import Params
 from shoal.protocols.pfds.population import Learned, answer, simulate
@@ -68,7 +69,7 @@ def test_trust_local_is_what_each_sharer_answers() -> None:
 
 @pytest.mark.parametrize("label", [TWO, LABELS["number"]])
 def test_only_the_rows_of_sharers_are_summed(label: Feature) -> None:
-    params = params_of(label, epsilon=math.inf)
+    params = params_of(label, epsilon=math.inf, minimum=2)
     rows = rows_of(params)
     some = simulate(params, rows, DIGEST, SeededEntropy(1), sharers=(1, 3))
     assert rows.whose is not None
@@ -84,6 +85,13 @@ def test_the_noise_is_of_those_who_answer() -> None:
     )
     assert everyone == told != fewer
     assert sharers[0] != fewer[0]
+
+
+def test_fewer_than_the_noise_is_made_for_are_refused() -> None:
+    params = params_of(minimum=4)
+    for options in ({"n_answering": 3}, {"sharers": (0, 1, 2)}):
+        with pytest.raises(UsageError, match="3 of 8 holders answer; a sum of fewer than 4"):
+            run(params, **options)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-6])

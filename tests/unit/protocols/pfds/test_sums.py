@@ -9,7 +9,7 @@ import pytest
 
 from pfds_sums import LABELS, NUMBER, THREE, TWO, followed, params_of, parted, rows_of
 from shoal.domain import Feature
-from shoal.errors import RemoteProtocolError
+from shoal.errors import RemoteProtocolError, SpecError
 from shoal.messages.base import Array
 from shoal.protocols.pfds.fitting import ridge_model
 from shoal.protocols.pfds.local import count
@@ -22,6 +22,12 @@ from shoal.protocols.pfds.sums import Answers, Course, SumScript
 
 def bare(label: Feature = TWO) -> SumScript:
     return SumScript(params_of(label, epsilon=math.inf))
+
+
+@pytest.mark.parametrize("figures", [{"minimum": 9}, {"max_colluders": 8}, {"max_colluders": -1}], ids=str)
+def test_noise_is_made_for_holders_that_there_are(figures: dict[str, int]) -> None:
+    with pytest.raises(SpecError, match="PFDS-005"):
+        SumScript(params_of(**figures))
 
 
 def learned(script: SumScript, seed: int = 1) -> tuple[Answers, list[Course]]:
