@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from shoal.estimators.anonml import AnonMLClassifier
     from shoal.estimators.ddml import DDMLClassifier, DDMLRegressor
     from shoal.estimators.inputs import HoldersDealtWarning
+    from shoal.estimators.pfds import PFDSClassifier, PFDSRegressor
     from shoal.estimators.sdq import SDQNaiveBayesClassifier, SDQTreeClassifier
 
 __version__ = "0.1.0"
@@ -22,6 +23,8 @@ __all__ = [
     "DDMLRegressor",
     "HoldersDealtWarning",
     "Numeric",
+    "PFDSClassifier",
+    "PFDSRegressor",
     "SDQNaiveBayesClassifier",
     "SDQTreeClassifier",
     "Schema",
@@ -38,6 +41,8 @@ _HOME = {
     "DDMLRegressor": "shoal.estimators.ddml",
     "HoldersDealtWarning": "shoal.estimators.inputs",
     "Numeric": "shoal.domain",
+    "PFDSClassifier": "shoal.estimators.pfds",
+    "PFDSRegressor": "shoal.estimators.pfds",
     "SDQNaiveBayesClassifier": "shoal.estimators.sdq",
     "SDQTreeClassifier": "shoal.estimators.sdq",
     "Schema": "shoal.domain",

@@ -37,6 +37,11 @@ def database_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("databases"), "sdq")
 
 
+@pytest.fixture(scope="module")
+def holder_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("holders"), "pfds")
+
+
 def written(home: Path, protocol: str) -> Path:
     text = study_text(protocol)
     (home / "study.toml").write_text(text)
@@ -106,6 +111,15 @@ def test_so_they_do_for_databases(database_study: Path, cluster: str) -> None:
     assert "tree" in alone["points"][0]
     assert simulated(database_study, *options, "--jobs", "2")["points"] == alone["points"]
     assert simulated(database_study, *options, "--engine", f"dask:{cluster}")["points"] == alone["points"]
+
+
+def test_so_they_do_for_holders(holder_study: Path, cluster: str, tmp_path: Path) -> None:
+    options = ("--sweep", "epsilon=0.1,1", "--repeats", "2")
+    alone = simulated(holder_study, *options, "--out", str(tmp_path / "run"))
+    assert alone["points"][0]["at_home"]["n_holders"] == 20
+    assert simulated(holder_study, *options, "--jobs", "2")["points"] == alone["points"]
+    assert simulated(holder_study, *options, "--engine", f"dask:{cluster}")["points"] == alone["points"]
+    assert (tmp_path / "run" / "epsilon=1" / "release" / "simulated.csv").is_file()
 
 
 def children(pid: int) -> list[str]:

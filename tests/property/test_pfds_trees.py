@@ -54,8 +54,7 @@ studies = st.builds(
 def test_every_row_reaches_one_leaf_and_synthetic_rows_their_own(params: Params, n: int, seed: int) -> None:
     points, entropy = random_points(params, n, seed), SeededEntropy(seed)
     tree = grow(params, points, entropy)
-    assert tree.counts is not None
-    check(params, tree.levels, tree.counts)
+    check(params, tree.levels, tree.labels)
     leaves = tree.route(points.values)
     assert leaves.tolist() == [plain_path(params, tree.levels, row)[-1] for row in points.values]
     counts = [draw_counts(params, points, tree.levels, i, entropy) for i in range(1, n_counted(params) + 1)]
@@ -81,7 +80,6 @@ wild = st.sampled_from([math.nan, math.inf, -math.inf, 1e308, -1e308, 2.0**-1074
 @given(studies.filter(lambda params: depth_of(params) > 1), st.integers(0, 1000), st.data())
 def test_no_stranger_breaks_the_check_and_what_it_lets_through_can_be_walked(params: Params, seed: int, data: st.DataObject) -> None:
     tree = grow(params, random_points(params, 5, seed), SeededEntropy(seed))
-    assert tree.counts is not None
     number = data.draw(st.integers(0, len(tree.levels) - 1))
     attributes, splits = tree.levels[number].attributes.copy(), tree.levels[number].splits.copy()
     node = data.draw(st.integers(0, len(attributes) - 1))
@@ -91,20 +89,20 @@ def test_no_stranger_breaks_the_check_and_what_it_lets_through_can_be_walked(par
         splits[node] = data.draw(wild | st.floats(-1500, 1500))
     levels = [*tree.levels[:number], Level(attributes, splits), *tree.levels[number + 1 :]]
     try:
-        check(params, levels, tree.counts)
+        check(params, levels, tree.labels)
     except RemoteProtocolError:
         return
     rows = random_points(params, 20, seed).values
-    assert max(plain_path(params, levels, row)[-1] for row in rows) < len(tree.counts)
+    assert max(plain_path(params, levels, row)[-1] for row in rows) < len(tree.labels)
 
 
 @hostile(40)
 @given(studies, st.integers(-2, 2), st.integers(-1, 1))
-def test_leaves_of_another_size_are_refused(params: Params, more_leaves: int, more_outcomes: int) -> None:
+def test_leaves_of_another_number_or_label_are_refused(params: Params, more_leaves: int, more_outcomes: int) -> None:
     tree = grow(params, random_points(params, 5, 1), SeededEntropy(1))
-    counts = np.zeros((max(0, len(tree.labels) + more_leaves), params.n_outcomes + more_outcomes), np.int32)
-    if counts.shape == (len(tree.labels), params.n_outcomes):
-        check(params, tree.levels, counts)
+    labels = np.full(max(0, len(tree.labels) + more_leaves), params.n_outcomes - 1 + more_outcomes, np.uint8)
+    if len(labels) == len(tree.labels) and more_outcomes < 1:
+        check(params, tree.levels, labels)
     else:
         with pytest.raises(RemoteProtocolError):
-            check(params, tree.levels, counts)
+            check(params, tree.levels, labels)

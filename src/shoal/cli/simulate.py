@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,15 +18,17 @@ from shoal.cli.check import read_table
 from shoal.cli.new import write_directory
 from shoal.cli.output import emit
 from shoal.cli.simulate_files import files_of, record_of
+from shoal.cli.simulate_releases import write_releases
 from shoal.cli.simulate_view import describe
 from shoal.clock import SystemClock
 from shoal.errors import ShoalError, UsageError
 from shoal.names import shell_word, shown
 from shoal.protocols.ddml.population import Traffic
+from shoal.releases.artefact import DOCUMENT
 from shoal.sim.engines import check_engine, run_all
 from shoal.sim.protocols import params_for, yardsticks
-from shoal.sim.runs import Task, split_rows
-from shoal.sim.sweep import grid, parse_sweeps
+from shoal.sim.runs import Split, Task, split_rows
+from shoal.sim.sweep import Point, grid, parse_sweeps
 from shoal.study.load import load
 from shoal.study.manifest import Manifest
 from shoal.study.plan import make_plan
@@ -58,10 +61,10 @@ def simulate(
     holder: str | None = None,
     json: bool = False,
 ) -> None:
-    """Simulate a study of anonml, ddml or sdq on a table, and score what is learned on a quarter of the rows set aside.
+    """Simulate a study on a table, and score what is learned on a quarter of the rows set aside.
 
     A row is a person of anonml; batch_size rows that follow each other are a device of ddml, unless --device says whose they are. Rows
-    are dealt to the databases of sdq at random, unless --holder says who holds them.
+    are dealt to the databases of sdq and the holders of pfds at random, unless --holder says who holds them.
     Nothing is protected by a simulation: it reads the rows themselves, here, and so do the scores and yardsticks that it prints.
 
     Parameters
@@ -83,12 +86,12 @@ def simulate(
         local, or dask:ADDRESS of a cluster on this machine or behind tls://, inside your own trust domain: the rows travel to it.
     out
         A new directory for run.json, which is what --json prints, and model.json: simulated, true, and model, that of the first run.
-        A tree is there as tree.txt and tree.svg too.
+        A tree is there as tree.txt and tree.svg too, and what pfds releases as a signed release, marked as a simulation.
     dropout
-        Share of the people, devices or databases that do not answer. Databases of sdq, rounded up, are away before the study begins; none
-        vanishes later, as one might that sits in the committee.
+        Share of the people, devices, databases or holders that do not answer. Databases of sdq and holders of pfds, rounded up, are away
+        before the study begins; none vanishes later, as one might that sits in the committee.
     without_perturbation
-        Without any noise, to see what it costs: ddml, sdq, and anonml's variant paper.
+        Without any noise, to see what it costs: ddml, sdq, pfds, and anonml's variant paper. Nothing is released then.
     in_flight
         ddml: other updates that are under way while a device improves its own, so that it comes back to a model that has moved on.
     order
@@ -96,15 +99,15 @@ def simulate(
     device
         ddml: a column that names the device of a row. It is read here alone.
     holder
-        sdq: a column that names the database of a row, which has as many names as the study has databases. It is read here alone.
+        sdq and pfds: a column that names who holds a row, with as many names as the study has databases or holders. It is read here alone.
     json
         Print one JSON object.
     """
     spec, sweeps = load(study), parse_sweeps(sweep or [])
     _check(repeats, dropout, without_perturbation and "epsilon" in sweeps)
     _check_devices(spec, in_flight, order, device)
-    if holder is not None and spec.protocol != "sdq":
-        what = f"--holder is about the databases of sdq; this study is of {spec.protocol}."
+    if holder is not None and spec.protocol not in ("sdq", "pfds"):
+        what = f"--holder is about the databases of sdq and the holders of pfds; this study is of {spec.protocol}."
         raise UsageError("USAGE-001", what, fix="Leave it out.")
     check_engine(jobs, engine)
     if out is not None:
@@ -156,7 +159,8 @@ def simulate(
         "seconds": seconds,
     }
     files = files_of(result, points, params, runs)
-    failure = None if out is None else _write(out, files)
+    releases = [] if spec.protocol != "pfds" or without_perturbation else list(zip(points, tasks[::repeats], strict=True))
+    failure = None if out is None else _write(out, files, releases, split)
     base = f"shoal simulate {shell_word(study)} --data {shell_word(data)}"
     next_command = f"{base} --sweep epsilon=0.5,1,2,4" if not sweeps else f"shoal check {shell_word(study)}"
     text = describe(result) + ("" if out is None or failure else f"\nwrote     {_written(out, files)}")
@@ -194,18 +198,24 @@ def _try_out(out: Path) -> None:
         out.rmdir()
 
 
-def _write(out: Path, files: dict[str, str]) -> ShoalError | None:
+def _write(out: Path, files: dict[str, str], releases: Sequence[tuple[Point, Task]], split: Split) -> ShoalError | None:
     try:
         write_directory(out, files)
+        for point, task in releases:
+            write_releases(out / point.name, point.study, task, split)
     except ShoalError as error:
         return error
     return None
 
 
 def _written(out: Path, files: dict[str, str]) -> str:
-    """The files of a run, or of a sweep those of its points by their kinds."""
+    """The files of a run, or of a sweep those of its points by their kinds; and the directories of releases."""
+    releases = sorted({path.parent.name for path in out.rglob(DOCUMENT)}, key=lambda name: (len(name), name))
+    made = releases if len(releases) < 2 else [f"{releases[0]} to {releases[-1]}"]
     alone = [name for name in files if "/" not in name]
     kinds = sorted({name.partition("/")[2] for name in files if "/" in name})
+    # Each point has a release; where there is one point only, it is the directory itself.
+    (kinds or alone).extend(made)
     of_points = f"; in a directory of each point {', '.join(kinds)}" if kinds else ""
     return f"{shown(str(out))}: {', '.join(alone)}{of_points}"
 

@@ -11,6 +11,7 @@ from shoal.protocols.sdq.model import Tree, from_plain
 from shoal.protocols.sdq.params import Params as SDQParams
 from shoal.sim.protocols import facts
 from shoal.sim.runs import Outcome, Params
+from shoal.sim.scores import AtHome, Errors, Scores, mean_of
 from shoal.sim.sweep import Point, summary
 
 _SCREEN = 40
@@ -30,11 +31,25 @@ def record_of(point: Point, params: Params, price: dict[str, Any], outcomes: Seq
         "answers": first.answers,
         **({} if first.n_rows is None else {"n_rows": first.n_rows}),
         **price,
-        "scores": {measure: asdict(mean) for measure, mean in summary(outcomes).items()},
+        "scores": _means([outcome.scores for outcome in outcomes]),
         "runs": [asdict(outcome.scores) for outcome in outcomes],
+        **_at_home([outcome.at_home for outcome in outcomes if outcome.at_home is not None]),
         "model": _name(point, "model.json"),
         **({} if tree is None else {"tree": _in_short(tree)}),
     }
+
+
+def _means(several: Sequence[Scores | Errors]) -> dict[str, dict[str, Any]]:
+    return {measure: asdict(mean) for measure, mean in summary(several).items()}
+
+
+def _at_home(runs: Sequence[AtHome]) -> dict[str, Any]:
+    """What holders have at home; nothing where there are none."""
+    if not runs:
+        return {}
+    told = {"home": _means([one.home for one in runs]), "own": _means([one.own for one in runs])}
+    gain = asdict(mean_of([one.gain for one in runs]))
+    return {"at_home": {**told, "gain": gain, "n_holders": runs[0].n_holders, "runs": [asdict(one) for one in runs]}}
 
 
 def files_of(

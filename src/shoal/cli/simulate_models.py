@@ -15,7 +15,14 @@ def model_lines(result: Mapping[str, Any]) -> list[str]:
     points = result["points"]
     if result["protocol"] == "ddml":
         return [f"model     {_weights(points)}", f"traffic   {_traffic(result)}"]
+    if result["protocol"] == "pfds":
+        return [f"model     {_release(points)}", *([f"at home   {_gain(points[0])}"] if len(points) == 1 else [])]
     return [f"model     {_learner(points)}"] if result["protocol"] == "sdq" else []
+
+
+def per_cent(share: float) -> str:
+    """A share in words."""
+    return f"{100 * share:.0f} %"
 
 
 def tree_lines(point: Mapping[str, Any]) -> list[str]:
@@ -45,6 +52,31 @@ def _learner(points: Sequence[Mapping[str, Any]]) -> str:
     kinds = sorted({_kind(point) for point in points})
     noises = sorted({_noise(point) for point in points})
     return " or ".join(kinds) + (f"; {noises[0]}" if len(noises) == 1 else "")
+
+
+def _release(points: Sequence[Mapping[str, Any]]) -> str:
+    """What is learned from the release alone."""
+    return " or ".join(sorted({_released(point) for point in points}))
+
+
+def _released(point: Mapping[str, Any]) -> str:
+    if point["variant"] == "paper":
+        by = "all trees" if point["labelling"] == "shared" else "the tree that they come from"
+        how = "" if point["projection"] else ", counts as they are"
+        return f"a regression on rows made up by private trees of {point['depth']} levels{how}, and labelled by {by}"
+    n = point["n_holders"]
+    if point["trust"] == "local":
+        noise = "without noise" if point["noise"] is None else "with all of the noise"
+        return f"the pooled tables of {n} holders, each of {counted(point['n_tables'], 'attribute')} {noise}"
+    noise = "no noise" if point["noise"] is None else f"a share of the noise from each, made for {point['n_honest']} honest ones"
+    return f"sums over {n} holders; {noise}"
+
+
+def _gain(point: Mapping[str, Any]) -> str:
+    """How many holders are better off with the release."""
+    told = point["at_home"]
+    who = f"{per_cent(told['gain']['value'])} of {counted(told['n_holders'], 'holder')}"
+    return f"{who} do better with the release than with their own rows alone"
 
 
 def _kind(point: Mapping[str, Any]) -> str:

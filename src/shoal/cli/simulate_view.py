@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from shoal.cli.simulate_models import model_lines, tree_lines
+from shoal.cli.simulate_models import model_lines, per_cent, tree_lines
 from shoal.names import counted, shown
 from shoal.privacy.rounding import show
 from shoal.sim.sweep import plain, settings_name
@@ -31,11 +31,12 @@ _YARDSTICKS = {
     "without_privacy": "without privacy",
 }
 _SHARES = ("accuracy", "auc", "f1", "r_squared")
-_WHO = {"anonml": "people", "ddml": "devices", "sdq": "databases"}
+_WHO = {"anonml": "people", "ddml": "devices", "sdq": "databases", "pfds": "holders"}
 _CHOSEN = {
     "anonml": "questions and bins are",
     "ddml": "learning rate and clip, unless given, are",
     "sdq": "how much is asked, and of how many cells, is",
+    "pfds": "what is asked of each holder is",
 }
 
 
@@ -81,8 +82,8 @@ def _warnings(result: Mapping[str, Any]) -> list[str]:
     points, found = result["points"], []
     who, chosen = _WHO[result["protocol"]], _CHOSEN[result["protocol"]]
     size = "people"
-    if result["protocol"] == "sdq":
-        # There a size counts rows, and too few databases learn nothing at all.
+    if result["protocol"] in ("sdq", "pfds"):
+        # There a size counts rows, and too few who answer learn nothing at all.
         who, size = "rows", "n_rows"
     far = [point for point in points if not point[size] / _FAR <= point["declared"] <= point[size] * _FAR]
     if far:
@@ -152,12 +153,18 @@ def _price(points: Sequence[Mapping[str, Any]]) -> str:
         whole = "; everything that a device sends, which its ledger counts, costs more" if _is_whole(points) else ""
         if "mechanism" in points[0]:
             return f"epsilon as below ({scope}){whole}"
-        return f"epsilon by plain sum{'' if paper is None else ', and by equation 6'}{crowd}, as below ({scope})"
+        return f"epsilon by {_kind_of_sum(total)}{'' if paper is None else ', and by equation 6'}{crowd}, as below ({scope})"
     by_paper = "" if paper is None else f"; by equation 6, which takes features for independent, {show(paper)}"
     central, charged = points[0]["central"], points[0]["charged"]
     whole = f"; everything that a device sends: epsilon {show(charged['epsilon'])}, which its ledger counts" if _is_whole(points) else ""
     crowd = f"; in the crowd epsilon {show(central['epsilon'])}, delta {show(central['delta'])}" if central else ""
-    return f"epsilon {show(total['epsilon'])} by {total['how']} ({scope}){whole}{by_paper}{crowd}"
+    delta = f", delta {show(total['delta'])}" if total["delta"] else ""
+    return f"epsilon {show(total['epsilon'])}{delta} by {total['how']} ({scope}){whole}{by_paper}{crowd}"
+
+
+def _kind_of_sum(total: Mapping[str, Any]) -> str:
+    """How the releases add up: plainly, or in a sum of another kind that a delta allows."""
+    return str(total["how"].partition(" of ")[0])
 
 
 def _is_whole(points: Sequence[Mapping[str, Any]]) -> bool:
@@ -166,7 +173,10 @@ def _is_whole(points: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _answers(point: Mapping[str, Any]) -> str:
-    """How many answers each kind of phase had; of sums how many were learned, and in how many rounds."""
+    """How many answers each kind of phase had; of sums how many were learned, and in how many rounds; of shared data how much it is."""
+    if point.get("trust") == "local":
+        what = "made-up row" if point["variant"] == "paper" else "figure" if point["noise"] is None else "noisy figure"
+        return f"{counted(sum(point['answers']), what)} shared by {counted(len(point['answers']), 'holder')} (first run)"
     if "phases" not in point:
         figure = "figure" if point["noise"] is None else "noisy figure"
         return f"{counted(sum(point['answers']), figure)} learned in {counted(len(point['answers']), 'round')} (first run)"
@@ -182,22 +192,45 @@ def _table(result: Mapping[str, Any]) -> list[str]:
     keys = list(points[0]["settings"])
     prices = [_price_cells(point) for point in points] if len(points) > 1 else [{}]
     measures = list(points[0]["scores"])
-    heads = [*(keys or [""]), *prices[0], *(_HEADS[measure] for measure in measures)]
+    homes = [_home_cells(point, measures[0]) for point in points] if len(points) > 1 else [{}]
+    heads = [*(keys or [""]), *prices[0], *(_HEADS[measure] for measure in measures), *homes[0]]
     body = [
         [
             *([plain(point["settings"][key]) for key in keys] or ["this study"]),
             *price.values(),
             *(_mean(measure, point["scores"][measure]) for measure in measures),
+            *home.values(),
         ]
-        for point, price in zip(points, prices, strict=True)
+        for point, price, home in zip(points, prices, homes, strict=True)
     ]
-    n_blank = len(heads) - len(measures) - 1
+    body += _home_rows(points[0], measures) if len(points) == 1 else []
+    n_blank, n_after = len(heads) - len(measures) - len(homes[0]) - 1, len(homes[0])
     for name in [name for name in _YARDSTICKS if name in result]:
         # Beside another learner without privacy it has to be said which one this is.
         by = "logistic regression " if name == "without_privacy" and result["protocol"] == "sdq" else ""
-        body.append([by + _YARDSTICKS[name], *[""] * n_blank, *(_figure(measure, result[name][measure]) for measure in measures)])
+        figures = [_figure(measure, result[name][measure]) for measure in measures]
+        body.append([by + _YARDSTICKS[name], *[""] * n_blank, *figures, *[""] * n_after])
     widths = [max(len(row[i]) for row in [heads, *body]) for i in range(len(heads))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [heads, *body]]
+
+
+def _home_rows(point: Mapping[str, Any], measures: Sequence[str]) -> list[list[str]]:
+    """What holders have at home, with the release and without."""
+    if "at_home" not in point:
+        return []
+    told = point["at_home"]
+    who = f"mean of {counted(told['n_holders'], 'holder')}"
+    names = {f"home models, {who}": "home", f"own rows alone, {who}": "own"}
+    return [[name, *(_mean(measure, told[key][measure]) for measure in measures)] for name, key in names.items()]
+
+
+def _home_cells(point: Mapping[str, Any], measure: str) -> dict[str, str]:
+    """The same of a point of a sweep, by the heads of its columns."""
+    if "at_home" not in point:
+        return {}
+    told = point["at_home"]
+    home, own = (_mean(measure, told[key][measure]) for key in ("home", "own"))
+    return {f"{_HEADS[measure]} at home": home, "by own rows alone": own, "gain": per_cent(told["gain"]["value"])}
 
 
 def _price_cells(point: Mapping[str, Any]) -> dict[str, str]:
@@ -208,7 +241,7 @@ def _price_cells(point: Mapping[str, Any]) -> dict[str, str]:
         alone = {"each weight": show(total["epsilon"])} if whole and _is_whole([point]) else {}
         return {**alone, **whole, "noise": point["mechanism"] or "none"}
     return {
-        **({} if total is None else {"plain sum": show(total["epsilon"])}),
+        **({} if total is None else {_kind_of_sum(total): show(total["epsilon"])}),
         **({} if paper is None else {"equation 6": show(paper)}),
         **({} if central is None else {"crowd epsilon": show(central["epsilon"]), "crowd delta": show(central["delta"])}),
     }

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from shoal.domain import Categorical, Feature, Numeric, Schema
+from shoal.domain import Categorical, Columns, Feature, Numeric, Schema
 from shoal.estimators.inputs import (
     EstimatorError,
     Labels,
@@ -110,14 +110,18 @@ class Classifier(ClassifierMixin, Estimator):
 
         A value may be missing only where the schema allows it.
         """
-        columns = self._encode(X)
-        classes: npt.NDArray[Any] = self._class_of_position[self.model_.decide(columns)]
-        return classes
+        return self._classes(self._encode(X), self.model_)
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """The chance of each class, ``(n, L)``, in the order of `classes_`."""
-        columns = self._encode(X)
-        chances: npt.NDArray[np.float64] = self.model_.probabilities(columns)[:, np.argsort(self._class_of_position)]
+        return self._chances(self._encode(X), self.model_)
+
+    def _classes(self, columns: Columns, model: Any) -> npt.NDArray[Any]:
+        classes: npt.NDArray[Any] = self._class_of_position[model.decide(columns)]
+        return classes
+
+    def _chances(self, columns: Columns, model: Any) -> npt.NDArray[np.float64]:
+        chances: npt.NDArray[np.float64] = model.probabilities(columns)[:, np.argsort(self._class_of_position)]
         return chances
 
     def _infer(self, columns: Table, labels: Labels) -> Schema:

@@ -6,6 +6,7 @@ scikit-learn would say with the cells in it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,6 +24,7 @@ from shoal.domain import Categorical, Columns, Feature, Schema, numbers_of, rang
 from shoal.entropy import Entropy, SeededEntropy, SystemEntropy
 from shoal.errors import SpecError
 from shoal.names import counted
+from shoal.protocols.sdq.rows import deal
 from shoal.study.infer import are_own
 from shoal.study.values import MAX_TEXT, is_line
 from shoal.table_files import Table
@@ -31,6 +33,8 @@ from shoal.tables import from_frame, n_rows
 Labels = npt.NDArray[Any]
 
 _SEEDS = 1 << 31
+_DEALT = 10
+_FEWEST_IN_A_SUM = 3
 _FIX_OWN_TEXTS = (
     "Leave the column out, or turn it into a number or a few categories; DDML learns from words that a schema declares as Text."
 )
@@ -225,6 +229,36 @@ def holder_numbers(holders: object, n: int) -> npt.NDArray[np.int64]:
         raise EstimatorError("DATA-005", f"holders: {where(gone)} missing.", why=why, fix="Fill in or remove the rows.")
     number_of: dict[str | None, int] = {}
     return np.array([number_of.setdefault(text, len(number_of)) for text in texts])
+
+
+def dealt_or_named(holders: object, n: int, entropy: Entropy, noun: str, fewest: int) -> npt.NDArray[np.int64]:
+    """Whose each of n rows is, as `holder_numbers` has it; where nobody says, rows are dealt to ten holders, with a warning.
+
+    Parameters
+    ----------
+    entropy
+        Deals the rows.
+    noun
+        What one of the holders is called.
+    fewest
+        With fewer of them there is no study; 3 where their counts are summed.
+    """
+    whose = deal(n, min(_DEALT, n), entropy) if holders is None else holder_numbers(holders, n)
+    n_holders = int(whose.max()) + 1
+    if n_holders < fewest:
+        told = f"X has {counted(n, 'row')} to deal to {noun}s" if holders is None else f"holders names {counted(n_holders, noun)}"
+        is_sum = fewest == _FEWEST_IN_A_SUM
+        why = "Of two, each would learn the other's counts from the sum." if is_sum else None
+        needs = f"{'a secure sum' if is_sum else 'the study'} needs {fewest}"
+        raise EstimatorError("SPEC-021", f"{told}; {needs}.", why=why, fix=f"Give rows of {fewest} holders or more.")
+    if holders is None:
+        warnings.warn(
+            f"Nobody said who holds which row: the rows were dealt at random to {counted(n_holders, noun)}. "
+            "Give fit(X, y, holders=...) to say it.",
+            HoldersDealtWarning,
+            stacklevel=5,
+        )
+    return whose
 
 
 def entropy_of(random_state: object) -> Entropy:

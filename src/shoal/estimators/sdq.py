@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import math
-import warnings
 from abc import abstractmethod
 from dataclasses import replace
 from typing import Any, Self
 
-import numpy.typing as npt
-
 from shoal.domain import Schema
-from shoal.entropy import Entropy
 from shoal.estimators.base import Classifier, Estimator
-from shoal.estimators.inputs import EstimatorError, HoldersDealtWarning, entropy_of, holder_numbers
-from shoal.estimators.studies import make_study
-from shoal.names import counted
+from shoal.estimators.inputs import dealt_or_named, entropy_of
+from shoal.estimators.studies import make_study, not_named
 from shoal.protocols.sdq.params import Table
 from shoal.protocols.sdq.population import simulate
-from shoal.protocols.sdq.rows import deal
 from shoal.protocols.sdq.scripts import script_of
 from shoal.study.sdq import params_of
 
-_DEALT = 10
 _FEWEST = 3
-_NOT_NAMED = "who holds which row: nobody said, and the rows were dealt at random to databases that do not exist"
 
 
 class _SDQ(Estimator):
@@ -57,10 +49,10 @@ class _SDQ(Estimator):
     def _learn(self, X: Any, y: Any, holders: Any) -> None:
         schema, columns, labels = self._read(X, y)
         entropy = entropy_of(self.random_state)
-        whose = _databases(holders, len(labels), entropy, 2 if self.trust == "local" else _FEWEST)
+        whose = dealt_or_named(holders, len(labels), entropy, "database", 2 if self.trust == "local" else _FEWEST)
         n_databases = int(whose.max()) + 1
         study = make_study(schema, n_databases, self._settings(n_databases, len(labels)))
-        privacy = self._privacy(study, [_NOT_NAMED] if holders is None else [])
+        privacy = self._privacy(study, [not_named("databases")] if holders is None else [])
         params = replace(params_of(study), epsilon=math.inf) if self._is_bare else params_of(study)
         table = Table.of(params, schema.encode(columns), self._encode_labels(schema, labels), whose)
         self.schema_, self.model_, self.privacy_ = schema, simulate(script_of(params), table, entropy).model, privacy
@@ -219,27 +211,3 @@ class SDQNaiveBayesClassifier(Classifier, _SDQ):
 
     def _table(self) -> dict[str, Any]:
         return {"learner": "naive-bayes", "max_colluders": self.max_colluders}
-
-
-def _databases(holders: Any, n_rows: int, entropy: Entropy, fewest: int) -> npt.NDArray[Any]:
-    """The database of each row: its holder's, or one of those to which rows are dealt, with a warning; an error where they are too few."""
-    n_dealt = min(_DEALT, n_rows)
-    whose = deal(n_rows, n_dealt, entropy) if holders is None else holder_numbers(holders, n_rows)
-    n_databases = int(whose.max()) + 1
-    if n_databases < fewest:
-        told = (
-            f"X has {counted(n_rows, 'row')} to deal to databases"
-            if holders is None
-            else f"holders names {counted(n_databases, 'database')}"
-        )
-        why = "Of two, each would learn the other's counts from the sum." if fewest == _FEWEST else None
-        needs = f"{'a secure sum' if fewest == _FEWEST else 'sdq'} needs {fewest}"
-        raise EstimatorError("SPEC-021", f"{told}; {needs}.", why=why, fix=f"Give rows of {fewest} holders or more.")
-    if holders is None:
-        warnings.warn(
-            f"Nobody said who holds which row: the rows were dealt at random to {n_databases} databases. "
-            "Give fit(X, y, holders=...) to say it.",
-            HoldersDealtWarning,
-            stacklevel=5,
-        )
-    return whose

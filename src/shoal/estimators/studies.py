@@ -18,6 +18,9 @@ from shoal.study.label import SIMULATED, Statement
 from shoal.study.plan import make_plan
 from shoal.study.spec import Study
 
+_NOUNS = {"sdq": "database", "pfds": "holder"}
+"""What takes part in a study; a peer in all others."""
+
 INFERRED = "ranges and categories, which were read from the data: nothing that was fitted so may be released"
 
 
@@ -30,6 +33,11 @@ class NoGuarantee:
 
     def __str__(self) -> str:
         return f"NO PRIVACY: epsilon is infinite, nothing was perturbed, and there is no guarantee. {SIMULATED}"
+
+
+def not_named(nouns: str) -> str:
+    """What a guarantee does not cover where nobody says who holds which row."""
+    return f"who holds which row: nobody said, and the rows were dealt at random to {nouns} that do not exist"
 
 
 def make_study(schema: Schema, n_peers: int, settings: Mapping[str, Any]) -> Study:
@@ -51,7 +59,7 @@ def make_study(schema: Schema, n_peers: int, settings: Mapping[str, Any]) -> Stu
     """
     if schema.label is None:
         raise EstimatorError("SCHEMA-001", "The schema declares no label.", fix="Give Schema(..., label=...).")
-    who = "database" if settings["protocol"] == "sdq" else "peer"
+    who = _NOUNS.get(settings["protocol"], "peer")
     document = {
         "title": "A simulation",
         "purpose": f"To predict {schema.label.name} from {counted(len(schema.columns), 'feature')} of {counted(n_peers, who)}.",

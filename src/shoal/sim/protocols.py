@@ -1,20 +1,19 @@
-"""Which protocols can be simulated on a table, and where each of them does it."""
+"""Where each protocol is simulated on a table."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from shoal.errors import UsageError
 from shoal.protocols.ddml.params import Params as DDMLParams
+from shoal.protocols.pfds.params import Params as PFDSParams
 from shoal.protocols.sdq.params import Params as SDQParams
-from shoal.sim import anonml, ddml, sdq
+from shoal.sim import anonml, ddml, pfds, sdq
 from shoal.sim.runs import Outcome, Params, Split, Task
 from shoal.sim.scores import Yardsticks
 from shoal.study.spec import Study
 
-_MODULES: dict[str, Any] = {"anonml": anonml, "ddml": ddml, "sdq": sdq}
-
-SIMULATED = tuple(_MODULES)
+_MODULES: dict[str, Any] = {"anonml": anonml, "ddml": ddml, "sdq": sdq, "pfds": pfds}
+_KINDS: dict[type[Any], Any] = {DDMLParams: ddml, SDQParams: sdq, PFDSParams: pfds}
 
 
 def params_for(study: Study, *, without_perturbation: bool = False) -> Params:
@@ -23,14 +22,8 @@ def params_for(study: Study, *, without_perturbation: bool = False) -> Params:
     Raises
     ------
     UsageError
-        ``SIM-002``: this study cannot be simulated, or not without noise.
+        ``SIM-002``: this study cannot be simulated without noise.
     """
-    if study.protocol not in SIMULATED:
-        raise UsageError(
-            "SIM-002",
-            f"This version simulates {', '.join(SIMULATED[:-1])} and {SIMULATED[-1]} studies only; this one is of {study.protocol}.",
-            fix="shoal check prices studies of every protocol.",
-        )
     params: Params = _MODULES[study.protocol].params_for(study, without_perturbation=without_perturbation)
     return params
 
@@ -54,4 +47,4 @@ def run(task: Task, split: Split) -> Outcome:
 
 
 def _module(params: Params) -> Any:
-    return ddml if isinstance(params, DDMLParams) else sdq if isinstance(params, SDQParams) else anonml
+    return _KINDS.get(type(params), anonml)

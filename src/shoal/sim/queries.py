@@ -12,8 +12,9 @@ from shoal.names import counted, shown
 from shoal.protocols.sdq.params import Table
 from shoal.protocols.sdq.population import answer
 from shoal.protocols.sdq.queries import Count, Counted, Free, Histogram, Marginals, Query, query_round, read, some
+from shoal.sim.holders import holders_of, is_used
 from shoal.sim.runs import numbers_of_names
-from shoal.sim.sdq import databases_of, is_used
+from shoal.sim.sdq import members_of
 from shoal.study.label import Statement
 from shoal.study.plan import make_plan
 from shoal.study.sdq import params_of
@@ -76,7 +77,7 @@ class Databases:
             raise SpecError("SIM-003", "The table has no rows.", why="There is nothing to count.", fix="Give at least one row.")
         holders = None if holder is None else numbers_of_names(columns, holder)
         n_holders = 0 if holders is None else int(holders.max()) + 1
-        whose = databases_of(self.params, len(labels), holders, n_holders, self._entropy.spawn("databases"))
+        whose = holders_of(members_of(self.params), len(labels), holders, n_holders, self._entropy.spawn("databases"))
         people = None if study.data is None else numbers_of_names(columns, study.data.person)
         used = is_used(whose, people, study.max_rows)
         self._table = Table.of(self.params, {name: column[used] for name, column in encoded.items()}, labels[used], whose[used])

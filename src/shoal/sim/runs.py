@@ -16,10 +16,11 @@ from shoal.names import counted, shown
 from shoal.protocols.anonml.params import Params as AnonMLParams
 from shoal.protocols.ddml.params import Params as DDMLParams
 from shoal.protocols.ddml.population import Traffic
+from shoal.protocols.pfds.params import Params as PFDSParams
 from shoal.protocols.sdq.params import Params as SDQParams
-from shoal.sim.scores import Encoded, Errors, Ints, Scores
+from shoal.sim.scores import AtHome, Encoded, Errors, Ints, Scores
 
-Params = AnonMLParams | DDMLParams | SDQParams
+Params = AnonMLParams | DDMLParams | SDQParams | PFDSParams
 
 UNSEEN_PART = 4
 """One row in so many is set aside for testing."""
@@ -37,7 +38,8 @@ class Split:
     unseen, unseen_labels
         The rows to test on.
     holders, n_holders
-        The device or the database of each of the rows to learn from, and how many of them the whole table has; None where nobody says.
+        Who holds each of the rows to learn from (a device, a database, an organisation), and how many there are in the whole table; None
+        where nobody says.
     people
         The person of each of the rows to learn from; None where every row is by itself.
     """
@@ -62,7 +64,7 @@ class Task:
     seed, repeat
         All randomness follows from these two and from the parameters.
     dropout
-        Share of the people, devices or databases that do not answer.
+        Share of the people, devices, databases or organisations that do not answer.
     traffic
         How the updates of DDML's devices arrive.
     """
@@ -88,13 +90,16 @@ class Outcome:
     scores
         On the rows set aside.
     people
-        How many answered: people of AnonML, devices of DDML, databases of SDQ.
+        How many answered: people of AnonML, devices of DDML, databases of SDQ, holders of PFDS.
     answers
-        Answers by phase; of DDML the updates that were merged, of SDQ what was learned in each round.
+        Answers by phase; of DDML the updates that were merged; of SDQ and of PFDS's sums what was learned in each round; of PFDS without
+        sums what each holder has shared, figures of its tables or made-up rows.
     model
         The model as plain data.
     n_rows
-        Of SDQ: rows that were counted.
+        Of SDQ and PFDS: rows that were counted.
+    at_home
+        Of PFDS: what holders have at home.
     """
 
     scores: Scores | Errors
@@ -102,6 +107,7 @@ class Outcome:
     answers: tuple[int, ...]
     model: dict[str, Any] = field(repr=False)
     n_rows: int | None = None
+    at_home: AtHome | None = None
 
 
 def split_rows(schema: Schema, columns: Columns, seed: int, holder: str | None = None, person: str | None = None) -> Split:
@@ -114,7 +120,7 @@ def split_rows(schema: Schema, columns: Columns, seed: int, holder: str | None =
     seed
         Decides which rows are set aside.
     holder
-        Name of a column that tells which device, or which database, holds a row.
+        Name of a column that tells which device, database or organisation holds a row.
     person
         Name of a column that tells whose a row is: then a quarter of the people, or of their devices, is set aside, with all their rows.
 

@@ -6,7 +6,7 @@ import math
 import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,28 @@ class Errors:
     rmse: float
     mean_absolute_error: float
     r_squared: float
+
+
+@dataclass(frozen=True)
+class AtHome:
+    """What some holders of PFDS have at home: means over them, each tried on the same rows.
+
+    Parameters
+    ----------
+    home
+        Of the models that they make of the release and of their own rows.
+    own
+        Of the models of their own rows alone.
+    gain
+        Share of them whose home model is better than that of their own rows: more accurate, or with a smaller RMSE.
+    n_holders
+        How many they are.
+    """
+
+    home: Scores | Errors
+    own: Scores | Errors
+    gain: float
+    n_holders: int
 
 
 Yardsticks = dict[str, Scores | Errors]
@@ -129,6 +151,26 @@ def errors_of(predicted: Floats, labels: Floats) -> Errors:
     misses = predicted - labels
     squared = float(np.mean(misses**2))
     return Errors(math.sqrt(squared), float(np.mean(np.abs(misses))), 1 - squared / float(np.var(labels)))
+
+
+def is_better(one: Scores | Errors, other: Scores | Errors) -> bool:
+    """Whether one model predicts better than another, by its accuracy or RMSE."""
+    if isinstance(one, Scores) and isinstance(other, Scores):
+        return one.accuracy > other.accuracy
+    assert isinstance(one, Errors) and isinstance(other, Errors)
+    return one.rmse < other.rmse
+
+
+def mean_scores(several: Sequence[Scores | Errors]) -> Scores | Errors:
+    """Each measure as a mean over some models.
+
+    Examples
+    --------
+    >>> mean_scores([Scores(0.75, 0.5, 0.0), Scores(1.0, 1.0, 1.0)])
+    Scores(accuracy=0.875, auc=0.75, f1=0.5)
+    """
+    kind = type(several[0])
+    return kind(*(math.fsum(getattr(one, part.name) for one in several) / len(several) for part in fields(kind)))
 
 
 def mean_label(labels: Floats, unseen: Floats) -> Errors:

@@ -12,8 +12,7 @@ from pydantic import ValidationError
 from shoal.errors import SpecError, UsageError
 from shoal.names import shown
 from shoal.protocols.sdq.params import default_choice
-from shoal.sim.runs import Outcome
-from shoal.sim.scores import Mean, mean_of
+from shoal.sim.scores import Errors, Mean, Scores, mean_of
 from shoal.study.explain import explain
 from shoal.study.rules import default_colluders
 from shoal.study.settings import SDQ
@@ -136,7 +135,6 @@ def _by_their_rules(before: SDQ, varied: dict[str, Any], settings: Settings) -> 
     return {key: value for key, value in varied.items() if key in settings or not follows.get(key)}
 
 
-def summary(outcomes: Sequence[Outcome]) -> dict[str, Mean]:
+def summary(several: Sequence[Scores | Errors]) -> dict[str, Mean]:
     """Mean and standard error of each measure over the repeats of a point."""
-    measures = [measure.name for measure in fields(outcomes[0].scores)]
-    return {measure: mean_of([getattr(outcome.scores, measure) for outcome in outcomes]) for measure in measures}
+    return {measure.name: mean_of([getattr(one, measure.name) for one in several]) for measure in fields(several[0])}

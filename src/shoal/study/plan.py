@@ -32,7 +32,7 @@ from shoal.study.price_updates import forecast_ddml, notes_ddml, price_ddml
 from shoal.study.priced import Forecast, unpriceable
 from shoal.study.sdq import script_of as sums_of
 from shoal.study.spec import Study
-from shoal.study.wording import leaves, n_bytes, not_covered, seen_by, who_is_asked
+from shoal.study.wording import in_several, leaves, n_bytes, not_covered, seen_by, who_is_asked
 from shoal.study.wording_pfds import notes_pfds, rests_on_pfds
 from shoal.study.wording_sdq import notes_sdq, rests_on_sdq
 
@@ -143,7 +143,7 @@ class Plan:
         if study.data is not None:
             notes.append(
                 f"At most {counted(study.max_rows, 'row')} of a person {'is' if study.max_rows == 1 else 'are'} used in each database; "
-                "someone in k of the databases spends k times this epsilon."
+                f"someone in k of the databases spends {in_several(study)}."
             )
         notes += [] if self.sdq is None else notes_sdq(study, self.sdq)
         notes += [] if self.holders is None else notes_pfds(self.holders)

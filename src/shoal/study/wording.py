@@ -10,6 +10,8 @@ from shoal.messages.base import Array
 from shoal.messages.codec import encode
 from shoal.names import counted
 from shoal.privacy.events import Unit
+from shoal.privacy.rounding import show
+from shoal.privacy.zcdp import epsilon_to_rho, rho_to_epsilon
 from shoal.protocols.anonml.analysis import BITS, BLOCKS, PLACING, TABLES, packet_bytes, report_bytes, shares
 from shoal.protocols.anonml.params import Paper
 from shoal.protocols.anonml.plus import PlusScript
@@ -118,6 +120,20 @@ def seen_by(study: Study, sums: SumScript | None, holders: Holders | None) -> st
     return "the coordinator and everyone it shows it to; the ticket stands in for your name, and the guarantee does not rest on that"
 
 
+def in_several(study: Study) -> str:
+    """What someone spends who is in several of the databases.
+
+    Notes
+    -----
+    In one secure sum such a person moves the same numbers k times as far: pure epsilon grows k-fold, rho by k squared.
+    """
+    epsilon, delta = study.privacy.epsilon, study.privacy.delta
+    if not delta:
+        return "k times this epsilon"
+    two = rho_to_epsilon(4 * epsilon_to_rho(epsilon, delta), delta)
+    return f"k times this epsilon and more, at the same delta (in two of them epsilon {show(two)})"
+
+
 def not_covered(study: Study, sums: SumScript | None, holders: Holders | None) -> tuple[str, ...]:
     """What the guarantee does not speak about."""
     is_held = study.protocol in ("sdq", "pfds")
@@ -132,7 +148,7 @@ def not_covered(study: Study, sums: SumScript | None, holders: Holders | None) -
         items.insert(2, "that your device has rows at all: drawing a model shows it")
     if is_held:
         items.insert(0, "that your organisation takes part, and what its records have in common")
-        several = "someone in k of the databases: k times this epsilon"
+        several = f"someone in k of the databases: {in_several(study)}"
         items.insert(
             1, several if study.unit is Unit.PERSON else "rows of the same person in other databases, each of which spends for itself"
         )

@@ -36,7 +36,7 @@ def leaves_pfds(params: Params) -> str:
     n = sum(script.size(question) for question in script.questions)
     return (
         f"{counted(n, 'number')} counted from your database's rows, each under a mask (at most {counted(n * COUNT_BYTES, 'byte')}, besides "
-        "keys and signatures); only sums over all holders can be read, with noise in them; no row"
+        "keys and signatures); only sums over the holders that answer can be read, with noise in them; no row"
     )
 
 

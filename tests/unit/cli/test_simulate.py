@@ -349,12 +349,6 @@ def test_bad_tables_get_a_sentence_without_a_value(text: str, code: str, home: P
     assert error.startswith(code) and "7771" not in error
 
 
-def test_other_protocols_are_not_simulated_yet(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(home, protocol="pfds")
-    assert simulate(home) == 2
-    assert "SIM-002  This version simulates anonml, ddml and sdq studies only; this one is of pfds." in capsys.readouterr().err
-
-
 def test_versions_name_only_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(name: str) -> str:
         raise command.PackageNotFoundError(name)

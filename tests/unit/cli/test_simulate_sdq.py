@@ -215,4 +215,4 @@ def test_databases_are_no_devices(options: tuple[str, str], home: Path, capsys: 
 def test_people_hold_no_databases(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (home / "study.toml").write_text(study_text("anonml"))
     assert simulate(home, "--holder", "hospital") == 2
-    assert "USAGE-001  --holder is about the databases of sdq; this study is of anonml." in capsys.readouterr().err
+    assert "USAGE-001  --holder is about the databases of sdq and the holders of pfds; this study is of anonml." in capsys.readouterr().err

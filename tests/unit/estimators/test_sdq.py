@@ -221,7 +221,7 @@ class TestHolders:
         model = fitted(holders=np.arange(N) % 2, variant="paper", trust="local", max_colluders=None)
         assert "of 2 databases" in model.privacy_.purpose
         error = refused(holders=np.zeros(N), variant="paper", trust="local", max_colluders=None)
-        assert (error.code, error.what, error.why) == ("SPEC-021", "holders names 1 database; sdq needs 2.", None)
+        assert (error.code, error.what, error.why) == ("SPEC-021", "holders names 1 database; the study needs 2.", None)
 
     def test_are_known_to_cross_validation(self) -> None:
         scores = cross_val_score(SDQTreeClassifier(1.0, SCHEMA, random_state=0), X, Y, cv=2, params={"holders": SITES})

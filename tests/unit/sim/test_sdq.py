@@ -16,10 +16,11 @@ from shoal.protocols.sdq.model import from_plain
 from shoal.protocols.sdq.params import Params, Table
 from shoal.protocols.sdq.population import simulate
 from shoal.protocols.sdq.scripts import script_of
+from shoal.sim.holders import who_answers
 from shoal.sim.people import SCHEMA, make_people
 from shoal.sim.runs import Split, Task
 from shoal.sim.scores import Scores
-from shoal.sim.sdq import databases_of, facts, is_used, params_for, run, who_answers, yardsticks
+from shoal.sim.sdq import facts, members_of, params_for, run, yardsticks
 from shoal.study.load import parse
 from shoal.study.templates import study_text
 
@@ -53,35 +54,16 @@ def test_naive_bayes_asks_once() -> None:
 
 
 class TestDatabases:
-    def test_have_rows_that_are_dealt_by_the_task(self) -> None:
-        first, again, other = (databases_of(PARAMS, N, None, 0, SeededEntropy(seed)) for seed in (1, 1, 2))
-        assert (first == again).all() and (first != other).any()
-        assert np.bincount(first).tolist() == [N // 10] * 10
-
-    def test_have_the_rows_that_the_table_says(self) -> None:
-        # The last of them has its only rows among those set aside.
-        split = replace(SPLIT, holders=np.arange(N) % 9, n_holders=10)
-        assert (databases_of(PARAMS, N, split.holders, 10, SeededEntropy(1)) == np.arange(N) % 9).all()
-        assert run(Task(PARAMS, 1), split).people == 10
-
     def test_are_as_many_as_the_study_says(self) -> None:
-        split = replace(SPLIT, holders=np.arange(N) % 4, n_holders=4)
+        # The last of ten has its only rows among those set aside.
+        assert run(Task(PARAMS, 1), replace(SPLIT, holders=np.arange(N) % 9, n_holders=10)).people == 10
         with pytest.raises(ShoalError) as error:
-            run(Task(PARAMS, 1), split)
+            run(Task(PARAMS, 1), replace(SPLIT, holders=np.arange(N) % 4, n_holders=4))
         assert error.value.code == "SIM-007" and "names 4 databases, and the study has n_databases = 10" in error.value.what
-        assert "n_databases = 4" in str(error.value.fix)
+        assert "n_databases = 4 under [sdq]" in str(error.value.fix)
 
 
 class TestDropout:
-    def test_takes_its_share_and_no_more(self) -> None:
-        kept = [who_answers(PARAMS, Task(PARAMS, seed, dropout=0.2)) for seed in range(8)]
-        assert {int(one.sum()) for one in kept} == {8} and len({tuple(one.tolist()) for one in kept}) > 1
-        assert who_answers(PARAMS, Task(PARAMS, 1)).all()
-
-    @pytest.mark.parametrize(("share", "n_left"), [(0.001, 9), (0.1, 9), (0.11, 8), (0.7, 3)])
-    def test_is_rounded_up(self, share: float, n_left: int) -> None:
-        assert who_answers(replace(PARAMS, minimum=1), Task(PARAMS, 1, dropout=share)).sum() == n_left
-
     def test_below_the_minimum_there_is_no_sum(self) -> None:
         with pytest.raises(ShoalError) as error:
             run(Task(PARAMS, 1, dropout=0.3), SPLIT)
@@ -89,11 +71,17 @@ class TestDropout:
         assert "With a dropout of 0.3, 7 of 10 databases are left; a sum of fewer than 8 is not opened." in error.value.what
         assert run(Task(PARAMS, 1, dropout=0.2), SPLIT).people == 8
 
+    def test_two_selected_databases_cannot_be_missed(self) -> None:
+        params = replace(PARAMS, variant="paper", noise="two-selected", minimum=10)
+        with pytest.raises(ShoalError) as error:
+            run(Task(params, 1, dropout=0.1), SPLIT)
+        assert error.value.code == "SUM-003" and "nobody knows whether one of them is missing" in str(error.value.why)
+
     def test_whoever_is_gone_teaches_nothing(self) -> None:
         """Rows that would break the model are those of the databases that drop out."""
         task = Task(PARAMS, 4, dropout=0.2)
         holders = np.arange(N) % 10
-        is_gone = ~who_answers(PARAMS, task)[holders]
+        is_gone = ~who_answers(members_of(PARAMS), task)[holders]
         wrong = replace(SPLIT, labels=np.where(is_gone, 1 - SPLIT.labels, SPLIT.labels), holders=holders, n_holders=10)
         right = replace(SPLIT, holders=holders, n_holders=10)
         assert run(task, wrong) == run(task, right) and run(task, right).n_rows == 8 * N // 10
@@ -102,32 +90,18 @@ class TestDropout:
         """The answers are those of the protocol's population for as many databases, and the seed of the task."""
         task = Task(PARAMS, 4, dropout=0.1)
         split = replace(SPLIT, holders=np.arange(N) % 10, n_holders=10)
-        stays = who_answers(PARAMS, task)[np.arange(N) % 10]
+        stays = who_answers(members_of(PARAMS), task)[np.arange(N) % 10]
         columns = {name: column[stays] for name, column in SPLIT.asked.items()}
         table = Table.of(PARAMS, columns, SPLIT.labels[stays], (np.arange(N) % 10)[stays])
         trained = simulate(script_of(PARAMS), table, task.entropy.spawn("answers"), 9)
         assert run(task, split).model == trained.model.to_plain()
 
 
-class TestPeople:
-    def test_without_people_every_row_is_used(self) -> None:
-        assert is_used(np.zeros(5, np.int64), None, 1).all()
-
-    def test_the_first_rows_of_a_person_are_used_in_each_database(self) -> None:
-        people = np.array([0, 0, 1, 0, 0, 0, 1, 1])
-        whose = np.array([0, 1, 0, 0, 0, 1, 0, 0])
-        assert is_used(whose, people, 2).tolist() == [True, True, True, True, False, True, True, False]
-        assert is_used(whose, people, 1).tolist() == [True, True, True, False, False, False, False, False]
-
-    def test_nobody_counts_more_often_than_the_study_allows(self) -> None:
-        params = replace(PARAMS, unit="person", max_rows=2)
-        people = np.arange(N) % 100
-        outcome = run(Task(params, 1), replace(SPLIT, people=people, holders=np.arange(N) // 300, n_holders=10))
-        assert outcome.n_rows == 100 * 2 * 10
-
-    def test_an_empty_table_has_none(self) -> None:
-        nobody = np.zeros(0, np.int64)
-        assert is_used(nobody, nobody, 1).shape == (0,)
+def test_nobody_counts_more_often_than_the_study_allows() -> None:
+    params = replace(PARAMS, unit="person", max_rows=2)
+    people = np.arange(N) % 100
+    outcome = run(Task(params, 1), replace(SPLIT, people=people, holders=np.arange(N) // 300, n_holders=10))
+    assert outcome.n_rows == 100 * 2 * 10
 
 
 class TestYardsticks:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from shoal.errors import ShoalError
-from shoal.sim.runs import Outcome
 from shoal.sim.scores import Errors, Mean, Scores
 from shoal.sim.sweep import grid, parse_sweeps, summary, vary
 from shoal.study.load import parse
@@ -87,8 +86,7 @@ def test_subsets_must_fit_the_features() -> None:
 
 
 def test_a_summary_is_mean_and_standard_error_of_each_measure() -> None:
-    outcomes = [Outcome(Scores(0.7, auc, 0.5), 1, (1,), {}) for auc in (0.6, 0.8, 1.0)]
-    assert summary(outcomes) == {
+    assert summary([Scores(0.7, auc, 0.5) for auc in (0.6, 0.8, 1.0)]) == {
         "accuracy": Mean(0.7, 0.0),
         "auc": Mean(0.8, pytest.approx(0.2 / 3**0.5)),  # type: ignore[arg-type]
         "f1": Mean(0.5, 0.0),
@@ -96,8 +94,7 @@ def test_a_summary_is_mean_and_standard_error_of_each_measure() -> None:
 
 
 def test_a_summary_of_errors_has_their_measures() -> None:
-    outcomes = [Outcome(Errors(rmse, 0.1, 0.5), 1, (1,), {}) for rmse in (1.0, 3.0)]
-    assert summary(outcomes) == {
+    assert summary([Errors(rmse, 0.1, 0.5) for rmse in (1.0, 3.0)]) == {
         "rmse": Mean(2.0, 1.0),
         "mean_absolute_error": Mean(0.1, 0.0),
         "r_squared": Mean(0.5, 0.0),

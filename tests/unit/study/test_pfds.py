@@ -468,7 +468,7 @@ class TestLabel:
         assert label.leaves.startswith(
             f"{n} numbers counted from your database's rows, each under a mask (at most {8 * n:,} bytes, besides keys"
         )
-        assert label.leaves.endswith("only sums over all holders can be read, with noise in them; no row")
+        assert label.leaves.endswith("only sums over the holders that answer can be read, with noise in them; no row")
         assert label.seen_by.startswith("the coordinator sees masked numbers and their sums with the noise; all who read the release see")
         assert label.rests_on == (
             "for the sums: that at most 3 of the 10 holders side with those who read the sums; the coordinator may do what it likes",
@@ -476,14 +476,14 @@ class TestLabel:
         )
         text = read(plan_of(10, 9, **SUMS, max_colluders=3))
         assert "pfds, secure-sum: only sums can be read, as long as at most 3 of the 10 holders work together against you" in text
-        assert "against all who read the release and up to 3 colluding holders" in text and "databases work" not in text
+        assert "against all who read the sums or the release, and up to 3 colluding holders" in text and "databases work" not in text
 
     def test_where_nobody_is_to_collude_the_others_are_named(self) -> None:
         plan = plan_of(**SUMS, max_colluders=0)
         assert "as long as none of the other 9 holders helps those who read the sums against you" in read(plan)
         needs, gone = plan.statement().rests_on
         assert "that none of the 10 holders side with" in needs and gone.startswith("where any of the 10 holders drops out,")
-        assert plan.loss.scope.adversary == "all who read the release and hold none of the data"
+        assert plan.loss.scope.adversary == "all who read the sums or the release and hold none of the data"
         known = "the other holders: each knows its own share of the noise, and less protects you from it; max_colluders = 1 covers that"
         assert known in plan.statement().not_covered and known not in plan_of(**SUMS).statement().not_covered
         assert known not in plan_of().statement().not_covered

@@ -162,8 +162,8 @@ class Params:
             return "all who read the release"
         if self.max_colluders == 0:
             # A holder that takes its own share of the noise away is a colluder of one.
-            return "all who read the release and hold none of the data"
-        return f"all who read the release and up to {self.max_colluders} colluding holders"
+            return "all who read the sums or the release and hold none of the data"
+        return f"all who read the sums or the release, and up to {self.max_colluders} colluding holders"
 
 
 @dataclass(frozen=True)

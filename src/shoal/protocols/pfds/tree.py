@@ -18,6 +18,7 @@ import numpy.typing as npt
 from shoal.domain import Feature, Numeric
 from shoal.errors import RemoteProtocolError
 from shoal.protocols.pfds.params import Floats, Ints, Params
+from shoal.protocols.pfds.ties import winners
 
 Bools = npt.NDArray[np.bool_]
 Int16s = npt.NDArray[np.int16]
@@ -181,7 +182,7 @@ class PrivateTree:
     def of(cls, params: Params, levels: Levels, counts: Int32s) -> PrivateTree:
         """The tree with these leaves."""
         small = np.uint8 if params.n_outcomes <= 1 << 8 else np.uint16
-        return cls(params, tuple(levels), np.argmax(counts, axis=1).astype(small), counts)
+        return cls(params, tuple(levels), winners(counts).astype(small), counts)
 
     @property
     def predictor(self) -> PrivateTree:
@@ -197,7 +198,7 @@ class PrivateTree:
         return self.labels[self.route(values)]
 
 
-def check(params: Params, levels: Levels, counts: npt.NDArray[Any]) -> None:
+def check(params: Params, levels: Levels, labels: npt.NDArray[Any]) -> None:
     """Refuse what cannot be a tree of this study, whoever sent it."""
     shape, n = Shape.of(params), 1
     if len(levels) != depth_of(params) - 1:
@@ -218,8 +219,8 @@ def check(params: Params, levels: Levels, counts: npt.NDArray[Any]) -> None:
         n = shape.n_below(level)
         if n > most_leaves(params):
             raise _unfit(f"level {i + 2} has {n:,} nodes, more than the {most_leaves(params):,} that are allowed")
-    if counts.shape != (n, params.n_outcomes) or counts.dtype.kind != "i" or counts.min() < -MAX_COUNT or counts.max() > MAX_COUNT:
-        raise _unfit(f"its {n:,} leaves do not have a count of a fair size for each of {params.n_outcomes} outcomes")
+    if labels.shape != (n,) or labels.dtype.kind != "u" or labels.max() >= params.n_outcomes:
+        raise _unfit(f"its {n:,} leaves do not have one of {params.n_outcomes} labels each")
 
 
 def _unfit(what: str) -> RemoteProtocolError:

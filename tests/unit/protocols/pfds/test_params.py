@@ -84,8 +84,8 @@ def test_shares_are_made_for_those_that_are_sure_to_be_honest() -> None:
 
 def test_a_figure_says_against_whom_it_holds() -> None:
     against = {
-        "all who read the release and up to 3 colluding holders": PARAMS,
-        "all who read the release and hold none of the data": replace(PARAMS, max_colluders=0),
+        "all who read the sums or the release, and up to 3 colluding holders": PARAMS,
+        "all who read the sums or the release and hold none of the data": replace(PARAMS, max_colluders=0),
         "all who read the release": replace(PARAMS, trust="local", max_colluders=0),
     }
     assert {adversary: params.scope.adversary for adversary, params in against.items()} == {one: one for one in against}

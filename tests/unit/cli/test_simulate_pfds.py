@@ -1,0 +1,208 @@
+"""`shoal simulate` of PFDS: holders, home models beside the release, and signed releases that say that nothing was protected."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shoal.cli.main import run
+from shoal.entropy import SeededEntropy
+from shoal.protocols.pfds.model import from_plain
+from shoal.releases.artefact import read
+from shoal.study.load import parse
+from shoal.study.templates import example_csv, study_text
+from simulating import edited, simulate, told
+
+FITTING = (("size = 40000", "size = 900"), ("n_holders = 20", "n_holders = 8"), ("minimum = 15", "minimum = 6"))
+SUMS = ('trust = "local"', 'trust = "secure-sum"')
+DELTA = ("epsilon = 1.0", "delta = 1e-6\nepsilon = 1.0")
+PAPER = ('variant = "plus"', 'variant = "paper"')
+FEW = ("n_holders = 8", "n_holders = 6\nmax_depth = 3")
+ENOUGH = ("minimum = 6", "minimum = 5")
+WHOLE = ("range = [0, 730]", "range = [0, 730]\nmissing = false")
+TREES = (PAPER, FEW, ENOUGH, WHOLE)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    write(tmp_path)
+    return tmp_path
+
+
+def write(home: Path, *edits: tuple[str, str]) -> None:
+    """The starter study, and rows that fit it."""
+    text = edited(study_text("pfds"), *FITTING, *edits)
+    (home / "study.toml").write_text(text)
+    (home / "rows.csv").write_text(example_csv(parse(text), 1200, SeededEntropy(1)))
+
+
+def add_column(home: Path, name: str, n: int) -> None:
+    rows = (home / "rows.csv").read_text().splitlines()
+    named = [f"{rows[0]},{name}", *(f"{row},h{i % n}" for i, row in enumerate(rows[1:]))]
+    (home / "rows.csv").write_text("\n".join(named) + "\n")
+
+
+def printed(home: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    assert simulate(home, *options) == 0
+    return capsys.readouterr().out
+
+
+def test_prints_holders_price_and_what_they_have_at_home(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(home, capsys)
+    [point] = told(home, capsys)["points"]
+    n_figures = sum(point["answers"])
+    assert "rows      8 holders with 900 rows took part, 300 rows were set aside for testing; declared size 900" in text
+    assert "model     the pooled tables of 8 holders, each of 2 attributes with all of the noise" in text
+    assert "price     epsilon 1.0 by plain sum of 1 release (unit record, relation add-remove, against all who read the release)" in text
+    assert f"answers   {n_figures:,} noisy figures shared by 8 holders (first run)" in text
+    gain = point["at_home"]["gain"]["value"]
+    assert f"at home   {100 * gain:.0f} % of 8 holders do better with the release than with their own rows alone" in text
+    heads = (
+        "this study ",
+        "home models, mean of 8 holders ",
+        "own rows alone, mean of 8 holders ",
+        "most common class ",
+        "without privacy ",
+    )
+    assert [
+        line.startswith(head) for head, line in zip(heads, [row for row in text.splitlines() if row.startswith(heads)], strict=True)
+    ] == [True] * 5
+
+
+def test_home_models_are_in_the_record(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    [point] = told(home, capsys)["points"]
+    at_home = point["at_home"]
+    assert set(at_home) == {"home", "own", "gain", "n_holders", "runs"} and len(at_home["runs"]) == 2
+    for key in ("home", "own"):
+        assert list(at_home[key]) == ["accuracy", "auc", "f1"]
+        mean = sum(one[key]["accuracy"] for one in at_home["runs"]) / 2
+        assert at_home[key]["accuracy"]["value"] == pytest.approx(mean) and at_home[key]["accuracy"]["error"] is not None
+    assert at_home["gain"]["value"] == pytest.approx(sum(one["gain"] for one in at_home["runs"]) / 2)
+
+
+def test_a_sweep_has_them_in_columns(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(home, capsys, "--sweep", "epsilon=0.5,8")
+    [head] = [line for line in text.splitlines() if line.startswith("epsilon  ")]
+    assert head.split("  ")[-1] == "gain" and "plain sum  accuracy" in head and "accuracy at home" in head and "by own rows alone" in head
+    rows = [line for line in text.splitlines() if line.startswith(("0.5 ", "8 "))]
+    assert len(rows) == 2 and all(row.endswith(" %") for row in rows) and "at home   " not in text
+
+
+@pytest.mark.parametrize(
+    ("edits", "options", "words"),
+    [
+        ((SUMS,), (), "model     sums over 8 holders; a share of the noise from each, made for 3 honest ones\n"),
+        ((SUMS,), ("--without-perturbation",), "model     sums over 8 holders; no noise\n"),
+        ((), ("--without-perturbation",), "model     the pooled tables of 8 holders, each of 4 attributes without noise\n"),
+        ((), ("--without-perturbation",), " figures shared by 8 holders (first run)"),
+        ((SUMS, DELTA), (), "price     epsilon 1.0, delta 1e-06 by zero-concentrated sum of "),
+        ((SUMS, DELTA), ("--sweep", "epsilon=0.5,1"), "price     epsilon by zero-concentrated sum, as below (unit record"),
+        (TREES, (), "model     a regression on rows made up by private trees of 3 levels, and labelled by all trees\n"),
+        (TREES, (), " made-up rows shared by 6 holders (first run)"),
+        (
+            (*TREES, ("max_depth = 3", 'max_depth = 3\nlabelling = "own"\nprojection = false')),
+            (),
+            "private trees of 3 levels, counts as they are, and labelled by the tree that they come from\n",
+        ),
+    ],
+    ids=str,
+)
+def test_says_what_is_learned_and_whose_noise_it_carries(
+    edits: tuple[tuple[str, str], ...], options: tuple[str, ...], words: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(home, *edits)
+    assert words in printed(home, capsys, *options)
+
+
+def test_a_number_is_scored_by_its_errors(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(home, SUMS, ('values = ["no", "yes"]', "range = [0, 10]"))
+    text = printed(home, capsys)
+    [point] = told(home, capsys)["points"]
+    assert list(point["at_home"]["home"]) == ["rmse", "mean_absolute_error", "r_squared"]
+    assert "\nmean of the label " in text and "\nhome models, mean of 8 holders " in text
+
+
+class TestFiles:
+    def test_the_pool_is_a_signed_release_that_says_it_is_simulated(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        result = told(home, capsys, "--out", str(home / "one"))
+        signed = read(home / "one" / "release")
+        release = signed.release
+        assert release.is_simulated and release.statement.simulated and release.statement.epsilon == 1.0
+        assert signed.signer.name == "simulated holder 0" and len(release.dataset) == 900 and release.counted is not None
+        model = json.loads((home / "one" / "model.json").read_text())
+        assert model["simulated"] is True and release.model is not None
+        assert release.model.to_plain() == model["model"] == from_plain(model["model"]).to_plain()
+        assert abs(release.counted.rows - 900) < 8 * release.counted.deviation
+        assert json.loads((home / "one" / "run.json").read_text()) == result
+        assert run(["release", "check", str(home / "one" / "release")]) == 0
+
+    def test_trees_have_one_of_each_holder(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        write(home, *TREES)
+        assert f"wrote     {home}/one: run.json, model.json, release-0 to release-5\n" in printed(home, capsys, "--out", str(home / "one"))
+        [point] = told(home, capsys)["points"]
+        signed = [read(home / "one" / f"release-{i}") for i in range(6)]
+        assert [len(one.release.dataset) for one in signed] == point["answers"]
+        assert len({one.signer.key for one in signed}) == 6 and signed[3].signer.name == "simulated holder 3"
+        assert all(one.release.model is None for one in signed)
+
+    def test_those_who_drop_out_release_nothing(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        write(home, *TREES)
+        told(home, capsys, "--dropout", "0.2", "--out", str(home / "one"))
+        assert len(list((home / "one").glob("release-*"))) == 4
+
+    def test_of_a_sweep_stand_by_point(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        text = printed(home, capsys, "--sweep", "epsilon=0.5,1", "--out", str(home / "two"))
+        assert f"wrote     {home}/two: run.json; in a directory of each point model.json, release\n" in text
+        epsilons = [read(home / "two" / f"epsilon={name}" / "release").release.statement.epsilon for name in ("0.5", "1")]
+        assert epsilons == [0.5, 1.0]
+
+    def test_without_noise_nothing_is_released(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        told(home, capsys, "--without-perturbation", "--out", str(home / "one"))
+        assert sorted(path.name for path in (home / "one").iterdir()) == ["model.json", "run.json"]
+
+
+class TestHolders:
+    def test_may_be_named(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        add_column(home, "insurer", 8)
+        result = told(home, capsys, "--holder", "insurer")
+        assert result["points"][0]["people"] == 8 and result["holder"] == "insurer" and result["command"].endswith("--holder insurer")
+
+    def test_are_as_many_as_the_study_has(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        add_column(home, "insurer", 4)
+        assert simulate(home, "--holder", "insurer") == 3
+        assert capsys.readouterr().err.startswith("SIM-007  The table names 4 holders, and the study has n_holders = 8.")
+
+    def test_drop_out_down_to_the_minimum_where_they_sum(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        write(home, SUMS)
+        assert told(home, capsys, "--dropout", "0.25")["points"][0]["people"] == 6
+        assert simulate(home, "--dropout", "0.3") == 2
+        assert capsys.readouterr().err.startswith("SUM-003  With a dropout of 0.3, 5 of 8 holders are left; a sum of fewer than 6")
+
+    def test_of_whom_too_few_share_are_told(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert "WARNING   The study learns nothing from fewer than 6 participants" in printed(home, capsys, "--dropout", "0.5")
+
+
+def test_a_person_is_on_one_side_and_counts_no_more_often_than_allowed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(home, ('unit = "record"                     # a [data] table makes it the person', ""))
+    text = (home / "study.toml").read_text()
+    (home / "study.toml").write_text(text + '\n[data]\nperson = "who"\nmax_rows_per_person = 2\n')
+    add_column(home, "who", 120)
+    result = told(home, capsys)
+    assert result["rows"]["unseen"] == 300 and result["points"][0]["n_rows"] < 900
+    assert result["points"][0]["total"]["unit"] == "person"
+
+
+def test_a_declared_size_far_from_the_rows_is_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(home, ("size = 900", "size = 5000"))
+    text = printed(home, capsys)
+    assert (
+        "WARNING   The study declares 5,000 rows, and 900 took part: what is asked of each holder is chosen for the declared size." in text
+    )
+
+
+@pytest.mark.parametrize("options", [("--device", "insurer"), ("--in-flight", "2"), ("--order", "given")])
+def test_holders_are_no_devices(options: tuple[str, str], home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate(home, *options) == 2
+    assert "are about the devices of ddml; this study is of pfds" in capsys.readouterr().err
