@@ -59,10 +59,10 @@ def check(study: Path, /, *, data: str | None = None, like: str | None = None, j
 
 
 def _next(study: Path, data: str | None, plan: Plan) -> str:
-    if plan.study.protocol != "pfds" and data is not None:
+    if data is not None:
         return f"shoal simulate {shell_word(study)} --data {shell_word(data)}"
     # Thousands of updates of a large model take an hour to audit; its mechanism is the same for a small one.
-    if plan.script is not None or plan.sdq is not None or (plan.params is not None and plan.params.n_weights <= _AUDITED):
+    if plan.params is None or plan.params.n_weights <= _AUDITED:
         return f"shoal audit study {shell_word(study)}"
     return f"shoal audit mechanism {plan.releases[0].event.mechanism}"
 

@@ -59,10 +59,10 @@ def thinned(rows: Unlabelled, most: int, entropy: Entropy) -> Unlabelled:
 
 
 def most_rows(params: Params) -> int:
-    """Most rows of a holder's data: no more than fit into a message."""
+    """Most rows of a holder's data: no more than the study expects in all, or than fit into a message."""
     parts = (*params.schema.features, params.label)
     room = Data.max_bytes - _OF_AN_ARRAY * (len(parts) + 4)
-    return min(MAX_ROWS, room // sum(8 if isinstance(part, Numeric) else 2 for part in parts))
+    return min(MAX_ROWS, params.size, room // sum(8 if isinstance(part, Numeric) else 2 for part in parts))
 
 
 def data_of(params: Params, study: bytes, dataset: Dataset) -> Data:

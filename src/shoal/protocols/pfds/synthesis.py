@@ -87,10 +87,10 @@ def draw_rows(params: Params, tree: PrivateTree, sizes: Floats, entropy: Entropy
     -----
     Ref: PFDS Algorithm 5, lines 6 to 8. A number is uniform in the range that is left of it on the path to the leaf; a category is that of
     the path, or any cell alike. Noise on a million leaves can add up to more rows than anyone could use: beyond the rows that the whole
-    study expects, all sizes shrink in proportion.
+    study expects, all sizes shrink in proportion, and never more are drawn.
     """
     scaled = sizes * min(1.0, params.size / max(float(sizes.sum()), 1.0))
-    leaves = np.repeat(np.arange(len(sizes)), _rounded(scaled, entropy))
+    leaves = _at_most(params.size, np.repeat(np.arange(len(sizes)), _rounded(scaled, entropy)), entropy)
     shape = Shape.of(params)
     n, k = len(leaves), len(shape.fans)
     lows, highs = np.tile(shape.lows, (n, 1)), np.tile(shape.highs, (n, 1))
@@ -107,6 +107,14 @@ def draw_rows(params: Params, tree: PrivateTree, sizes: Floats, entropy: Entropy
         lows[here] = np.where(edges == 1, np.maximum(lows[here], splits), lows[here])
     cells[:, shape.is_number] = between(lows[:, shape.is_number], highs[:, shape.is_number], entropy)
     return Unlabelled(cells, leaves)
+
+
+def _at_most(most: int, leaves: Ints, entropy: Entropy) -> Ints:
+    """The leaves of the rows; of more rows than so many, of so many, every choice alike and in their order."""
+    if len(leaves) <= most:
+        return leaves
+    kept: Ints = np.sort(np.argsort(entropy.words(len(leaves), np.uint64), kind="stable")[:most])
+    return leaves[kept]
 
 
 def _rounded(sizes: Floats, entropy: Entropy) -> Ints:

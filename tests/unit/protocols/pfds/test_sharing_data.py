@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -109,9 +110,11 @@ def test_a_number_is_kept_in_its_range_however_its_buckets_are_rounded() -> None
 
 def test_as_many_rows_are_allowed_as_a_message_holds() -> None:
     numbers = [Numeric(f"n{i}", 0, 1) for i in range(14)]
-    wide = params_of(Schema(numbers, label=Numeric("cost", 0, 1)))
-    assert 130_000 < most_rows(wide) < MAX_ROWS == most_rows(PARAMS)
+    wide = replace(params_of(Schema(numbers, label=Numeric("cost", 0, 1))), size=10**6)
+    assert 130_000 < most_rows(wide) < MAX_ROWS == most_rows(replace(PARAMS, size=10**6))
+    assert most_rows(PARAMS) == PARAMS.size
     many = params_of(Schema([Categorical(f"c{i}", ["a", "b"]) for i in range(3_000)], label=Categorical("ill", ["no", "yes"])))
+    many = replace(many, size=10**6)
     for params in (wide, many):
         n = most_rows(params)
         columns = {one.name: np.zeros(n) for one in params.schema.features}
