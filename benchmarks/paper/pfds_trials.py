@@ -19,9 +19,9 @@ from benchmarks.paper.pfds_data import Floats, Ints, Split, splits
 from benchmarks.paper.pfds_rivals import error, targets
 from shoal.entropy import SeededEntropy
 from shoal.protocols.pfds.dataset import draw
-from shoal.protocols.pfds.fitting import own_model, ridge_model
-from shoal.protocols.pfds.home import Home, at_home
-from shoal.protocols.pfds.model import Model
+from shoal.protocols.pfds.fitting import own_model, released_model, ridge_model
+from shoal.protocols.pfds.home import at_home
+from shoal.protocols.pfds.model import KeptModel, Model
 from shoal.protocols.pfds.params import Params, Rows
 from shoal.protocols.pfds.population import simulate
 
@@ -116,11 +116,11 @@ class Trial:
         """Error of each holder who learns alone."""
         return self.each(lambda rows, _: own_model(self.bare, rows))
 
-    def each(self, learn: Callable[[Rows, int], Model | Home]) -> Floats:
+    def each(self, learn: Callable[[Rows, int], Model | KeptModel]) -> Floats:
         """Error of what each of the holders learns at home."""
         return np.array([self.error_of(learn(self.rows.take(self.split.whose == holder), holder)) for holder in self.holders.tolist()])
 
-    def error_of(self, model: Model | Home) -> float:
+    def error_of(self, model: Model | KeptModel) -> float:
         """Error on the test rows."""
         columns = self.split.test.columns
         return self._error(model.predict(columns) if self.bare.is_number else model.decide(columns))
@@ -164,7 +164,7 @@ class Release:
 
     def _by_data(self) -> Model:
         params, data = self.model.params, draw(self.model, len(self.trial.rows), self._entropy("rows"))
-        return ridge_model(params, Rows.of(params, data.columns, data.labels))
+        return released_model(params, Rows.of(params, data.columns, data.labels))
 
     def _entropy(self, *path: str | int) -> SeededEntropy:
         return self.trial.entropy(self.setting.key, f"{self.epsilon:g}", *path)

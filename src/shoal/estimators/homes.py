@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, SupportsIndex
 
 from shoal.cells import cell_text
-from shoal.errors import LocalProtocolError
 from shoal.estimators.inputs import EstimatorError
 from shoal.names import counted
+from shoal.protocols.pfds.model import never_leaves
 
 
 class Homes:
@@ -50,9 +50,4 @@ class Homes:
         return f"<what {counted(len(self.__numbers), 'holder')} have at home: never leaves>"
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise LocalProtocolError(
-            "PRIVATE-001",
-            "The rows of holders were about to be copied or pickled.",
-            why="They are the holders' own, without any noise, and never leave.",
-            fix="Fit again where the rows are; only the release may be published.",
-        )
+        raise never_leaves("What holders have at home")

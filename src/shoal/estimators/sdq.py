@@ -10,7 +10,7 @@ from typing import Any, Self
 from shoal.domain import Schema
 from shoal.estimators.base import Classifier, Estimator
 from shoal.estimators.inputs import dealt_or_named, entropy_of
-from shoal.estimators.studies import make_study, not_named
+from shoal.estimators.studies import TRUE_SIZE, make_study, not_named
 from shoal.protocols.sdq.params import Table
 from shoal.protocols.sdq.population import simulate
 from shoal.protocols.sdq.scripts import script_of
@@ -52,7 +52,7 @@ class _SDQ(Estimator):
         whose = dealt_or_named(holders, len(labels), entropy, "database", 2 if self.trust == "local" else _FEWEST)
         n_databases = int(whose.max()) + 1
         study = make_study(schema, n_databases, self._settings(n_databases, len(labels)))
-        privacy = self._privacy(study, [not_named("databases")] if holders is None else [])
+        privacy = self._privacy(study, [TRUE_SIZE, *([not_named("databases")] if holders is None else [])])
         params = replace(params_of(study), epsilon=math.inf) if self._is_bare else params_of(study)
         table = Table.of(params, schema.encode(columns), self._encode_labels(schema, labels), whose)
         self.schema_, self.model_, self.privacy_ = schema, simulate(script_of(params), table, entropy).model, privacy

@@ -18,10 +18,11 @@ from shoal.estimators.homes import Homes
 from shoal.estimators.inputs import EstimatorError, dealt_or_named, entropy_of
 from shoal.estimators.learners import Learned, make_learner
 from shoal.estimators.shared import SharedDataset, frame_like
-from shoal.estimators.studies import make_study, not_named
+from shoal.estimators.studies import TRUE_SIZE, make_study, not_named
 from shoal.names import counted
 from shoal.protocols.pfds.dataset import Dataset, draw
 from shoal.protocols.pfds.home import at_home
+from shoal.protocols.pfds.model import Kept
 from shoal.protocols.pfds.paper_population import simulate_paper
 from shoal.protocols.pfds.params import Ints, Params, Rows
 from shoal.protocols.pfds.population import simulate
@@ -99,7 +100,7 @@ class Sharing(Estimator):
         sharers = self._draw_sharers(len(names), fewest, entropy)
         is_shared = np.isin(whose, sharers)
         study = make_study(schema, len(sharers), self._settings(len(sharers), int(is_shared.sum())))
-        privacy = self._privacy(study, [not_named("holders")] if holders is None else [])
+        privacy = self._privacy(study, [TRUE_SIZE, *([not_named("holders")] if holders is None else [])])
         params = replace(params_of(study), epsilon=math.inf) if self._is_bare else params_of(study)
         learner = None if self._is_pooled else self._make_learner(params)
         rows = Dataset(schema.encode(columns), self._encode_labels(schema, labels))
@@ -113,11 +114,11 @@ class Sharing(Estimator):
         # Folds of own rows need no secret source, and a seed makes home models the same in whatever order they are asked for.
         folds = SeededEntropy(entropy.bytes(_DIGEST_BYTES).hex())
 
-        def make_home(number: int) -> Any:
+        def make_home(number: int) -> Kept:
             own = _taken(rows, whose == number)
             if learner is None:
                 return at_home(predictors[0], Rows.of(params, own.columns, own.labels), folds.spawn(number))
-            return Learned.of(params, clone(learner), [*datasets, own])
+            return Kept(Learned.of(params, clone(learner), [*datasets, own]))
 
         self._homes = Homes(names, make_home)
 

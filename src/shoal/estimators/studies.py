@@ -22,6 +22,7 @@ _NOUNS = {"sdq": "database", "pfds": "holder"}
 """What takes part in a study; a peer in all others."""
 
 INFERRED = "ranges and categories, which were read from the data: nothing that was fitted so may be released"
+TRUE_SIZE = "how many rows there are in all: here it is the declared size"
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,8 @@ class Release:
         study = self.manifest.study
         if study.protocol != "pfds":
             raise _unfit(f"its study is of {study.protocol}", "Release what a study of pfds has learned.")
+        if not isinstance(self.model, Model | None):
+            raise _unfit("its model is not one that was released", "Give the pooled model; one of rows themselves never leaves.")
         if (self.model is None) != (study.variant == "paper"):
             raise _unfit("variant plus releases a model beside its rows, and variant paper none", "Give the model with variant plus only.")
 

@@ -12,9 +12,9 @@ import numpy as np
 from shoal.entropy import SeededEntropy
 from shoal.protocols.pfds import local
 from shoal.protocols.pfds.dataset import Dataset, draw
-from shoal.protocols.pfds.fitting import own_model, ridge_model
-from shoal.protocols.pfds.home import Home, at_home
-from shoal.protocols.pfds.model import Model
+from shoal.protocols.pfds.fitting import own_model, released_model, ridge_model
+from shoal.protocols.pfds.home import at_home
+from shoal.protocols.pfds.model import KeptModel, Model
 from shoal.protocols.pfds.paper_population import simulate_paper
 from shoal.protocols.pfds.params import Ints, Params, Rows
 from shoal.protocols.pfds.population import simulate
@@ -119,7 +119,7 @@ def share(task: Task, split: Split) -> Shared:
     labels, owners, n_rows = split.labels[used], whose[used], int(there[whose[used]].sum())
     if params.variant == "paper":
         datasets = simulate_paper(params, columns, labels, owners, task.entropy.spawn("answers"), sharers).datasets
-        return Shared(ridge_model(params, _together(params, datasets)), (), datasets, sharers, whose, n_rows)
+        return Shared(released_model(params, _together(params, datasets)), (), datasets, sharers, whose, n_rows)
     digest = task.entropy.spawn("digest").bytes(_DIGEST_BYTES)
     learned = simulate(params, Rows.of(params, columns, labels, owners), digest, task.entropy.spawn("answers"), sharers=sharers)
     return Shared(learned.model, learned.answers, (), sharers, whose, n_rows)
@@ -161,7 +161,7 @@ def _joined(*parts: Rows) -> Rows:
     return Rows(np.concatenate([one.cells for one in parts]), np.concatenate([one.sides for one in parts]))
 
 
-def _scores(params: Params, model: Model | Home, split: Split) -> Scores | Errors:
+def _scores(params: Params, model: Model | KeptModel, split: Split) -> Scores | Errors:
     if params.is_number:
         return errors_of(model.predict(split.unseen), split.unseen_labels)
     return scores_of(model.probabilities(split.unseen), model.decide(split.unseen), split.unseen_labels)

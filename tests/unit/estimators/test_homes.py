@@ -37,5 +37,5 @@ def test_never_leave(copied: object) -> None:
     homes = Homes(["north"], lambda number: number)
     with pytest.raises(ShoalError) as error:
         copied(homes)  # type: ignore[operator]
-    assert error.value.code == "PRIVATE-001"
+    assert error.value.code == "PRIVATE-001" and error.value.what.startswith("What holders have at home was about")
     assert repr(homes) == "<what 1 holder have at home: never leaves>"

@@ -17,17 +17,18 @@ from sklearn.base import clone
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from shoal import Categorical, HoldersDealtWarning, Numeric, PFDSClassifier, PFDSRegressor, Schema, SchemaInferredWarning, Text
 from shoal.errors import ShoalError
 from shoal.estimators.learners import Learned
-from shoal.estimators.studies import NoGuarantee
+from shoal.estimators.studies import TRUE_SIZE, NoGuarantee
 from shoal.protocols.pfds.dataset import Dataset
 from shoal.protocols.pfds.fitting import own_model
 from shoal.protocols.pfds.home import Home
-from shoal.protocols.pfds.model import Model
+from shoal.protocols.pfds.model import Kept, Model
 from shoal.protocols.pfds.params import Params, Rows
 from shoal.protocols.pfds.tree import PrivateTree
 from shoal.study.label import SIMULATED
@@ -258,8 +259,25 @@ class TestNothingPrivateLeaves:
             assert not hasattr(clone(copied), "datasets_")
         np.testing.assert_array_equal(model.predict(new, holder="site 0"), before)
 
-    def test_a_home_model_is_one_that_cannot_be_written(self) -> None:
-        assert isinstance(usual()._model_of("site 0"), Home)
+    @pytest.mark.parametrize("settings", [{}, PAPER, {"learner": "logistic"}, {"learner": KNeighborsClassifier(1)}], ids=str)
+    def test_a_home_model_cannot_be_written(self, settings: dict[str, Any]) -> None:
+        """Whatever it is made by: a nearest neighbour is the rows."""
+        model = fitted(x=FULL, **settings)
+        model.predict(X_NEW.fillna({"size": 0.0}), holder="site 0")
+        home = model._model_of("site 0")
+        assert isinstance(home, Home if settings == {} else Kept) and home is model._model_of("site 0")
+        for kept in (home, model._homes, vars(model)):
+            for deed in (pickle.dumps, copy.deepcopy):
+                with pytest.raises(ShoalError) as error:
+                    deed(kept)
+                assert error.value.code == "PRIVATE-001"
+        assert not hasattr(home, "to_plain") and not hasattr(home, "model") and not hasattr(home, "__dict__")
+
+    def test_a_home_regressor_cannot_be_written_either(self) -> None:
+        for learner in (None, "ridge"):
+            home = regressed(learner=learner)._model_of("site 0")
+            with pytest.raises(ShoalError, match="A model of rows themselves"):
+                pickle.dumps(home)
 
     def test_a_later_fit_forgets_the_rows_of_the_earlier_one(self) -> None:
         model = fitted()
@@ -408,6 +426,12 @@ class TestPrivacy:
             assert (statement.epsilon, statement.delta, statement.simulated) == (0.5, 0, True)
             assert str(statement.scope) == "record, add-remove, against all who read the release"
             assert SIMULATED in flat(statement) and "epsilon 0.5, delta 0" in flat(statement)
+
+    @dealing
+    def test_says_that_the_number_of_rows_is_not_covered(self) -> None:
+        """The study declares how many rows those who share have, which nobody would count in public."""
+        for model in (usual(), fitted(**PAPER), fitted(**SUMS), fitted(holders=None), regressed()):
+            assert model.privacy_.not_covered.count(TRUE_SIZE) == 1 and "in all: here it is the declared size" in flat(model.privacy_)
 
     def test_with_a_delta_it_says_both(self) -> None:
         statement = fitted(**SUMS, epsilon=0.5, delta=1e-6, max_colluders=1).privacy_

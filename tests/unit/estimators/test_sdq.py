@@ -258,6 +258,7 @@ class TestPrivacy:
         assert statement.epsilon == 0.5 and statement.delta == 0 and statement.simulated
         assert str(statement.scope) == "record, add-remove, against the miner and up to 1 colluding databases"
         assert SIMULATED in flat(statement) and "epsilon 0.5, delta 0" in flat(statement)
+        assert "how many rows there are in all: here it is the declared size" in statement.not_covered
 
     def test_two_selected_databases_protect_less(self) -> None:
         statement = fitted(variant="paper", noise="two-selected").privacy_

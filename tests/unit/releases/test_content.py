@@ -7,9 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from release_cases import N_ROWS, NOT_MISSING, PAPER, SUMS, release_of, study_of
+from release_cases import N_ROWS, NOT_MISSING, PAPER, SUMS, real_rows, release_of, study_of
 from shoal.entropy import SeededEntropy
 from shoal.errors import SpecError
+from shoal.protocols.pfds.fitting import own_model, ridge_model
+from shoal.protocols.pfds.home import at_home
 from shoal.protocols.pfds.params import Rows
 from shoal.protocols.pfds.population import simulate
 from shoal.releases.content import Release, counted_rows
@@ -37,6 +39,23 @@ def test_variant_plus_has_a_model_and_variant_paper_none() -> None:
         with pytest.raises(SpecError) as caught:
             replace(release, model=model)
         assert caught.value.code == "REL-002"
+
+
+def test_a_model_of_rows_themselves_is_not_released() -> None:
+    release = release_of()
+    params, columns = release.params, real_rows(release.manifest.study)
+    rows = Rows.of(params, params.schema.encode(columns), params.schema.encode_label(columns))
+    assert release.model is not None
+    for model in (
+        own_model(params, rows),
+        ridge_model(params, rows),
+        at_home(release.model, rows, SeededEntropy(1)),
+        release.model.to_plain(),
+    ):
+        for given in (release, release_of(PAPER, NOT_MISSING)):
+            with pytest.raises(SpecError, match="its model is not one that was released") as caught:
+                replace(given, model=model)  # type: ignore[arg-type]
+            assert caught.value.code == "REL-002" and "never leaves" in str(caught.value.fix)
 
 
 def test_other_protocols_release_nothing() -> None:

@@ -12,7 +12,7 @@ import pytest
 from shoal.domain import Categorical, Numeric, Schema
 from shoal.entropy import SeededEntropy
 from shoal.errors import ShoalError
-from shoal.protocols.pfds.fitting import own_model, ridge_model
+from shoal.protocols.pfds.fitting import own_model, released_model, ridge_model
 from shoal.protocols.pfds.home import at_home
 from shoal.protocols.pfds.model import from_plain
 from shoal.protocols.pfds.paper_population import simulate_paper
@@ -84,7 +84,7 @@ class TestReleases:
         outcome = run(task, ROWS)
         assert outcome.answers == tuple(map(len, datasets)) and len(datasets) == 10
         columns = {name: np.concatenate([one.columns[name] for one in datasets]) for name in TREES.schema.names}
-        model = ridge_model(TREES, Rows.of(TREES, columns, np.concatenate([one.labels for one in datasets])))
+        model = released_model(TREES, Rows.of(TREES, columns, np.concatenate([one.labels for one in datasets])))
         assert outcome.model == model.to_plain()
 
     def test_the_pool_releases_as_many_rows_as_were_declared(self) -> None:

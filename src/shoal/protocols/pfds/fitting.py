@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from shoal.protocols.pfds.model import Model
+from shoal.protocols.pfds.model import KeptModel, Model
 from shoal.protocols.pfds.params import GRID, Floats, Ints, Params, Rows
 
 OWN_PENALTY = 3.0
@@ -19,13 +19,17 @@ _SHORTEST = 2.0**-20
 _BLOCK = 4096
 
 
-def ridge_model(params: Params, rows: Rows, penalty: float = 1.0, penalty_intercept: float = 1e-3) -> Model:
+def ridge_model(params: Params, rows: Rows, penalty: float = 1.0, penalty_intercept: float = 1e-3) -> KeptModel:
     """The additive model of all these rows, without any privacy: what nobody who shares can reach, and a yardstick.
 
     Parameters
     ----------
     penalty, penalty_intercept
         Half of it times the square of each weight, and of the intercept, is added to the loss of the rows.
+
+    Privacy
+    -------
+    Nothing is spent, because it never leaves: it predicts, and cannot be written.
 
     Examples
     --------
@@ -36,16 +40,26 @@ def ridge_model(params: Params, rows: Rows, penalty: float = 1.0, penalty_interc
     >>> ridge_model(params, rows).decide({"wind": np.array([0, 1])})
     array([0, 1])
     """
+    return KeptModel(_model(params, ridge(params, rows, penalty, penalty_intercept), rows))
+
+
+def own_model(params: Params, rows: Rows) -> KeptModel:
+    """What a holder can do alone, with its own rows. It never leaves, as `ridge_model`."""
+    return ridge_model(params, rows, OWN_PENALTY)
+
+
+def released_model(params: Params, rows: Rows) -> Model:
+    """As `ridge_model`, of rows that are released: whoever reads them can make it, and so it may be written as they are."""
+    return _model(params, ridge(params, rows), rows)
+
+
+def ridge(params: Params, rows: Rows, penalty: float = 1.0, penalty_intercept: float = 1e-3) -> Floats:
+    """``(D + 1, M)`` the weights of the cells, and last the intercepts, that fit these rows best."""
     design = Design.of(params, rows)
     prior = Prior.around_zero(len(design.present), penalty, penalty_intercept)
     weights = np.zeros((params.n_cells + 1, params.n_models))
     weights[design.present] = np.stack([fit(design, targets, prior, params.is_number) for targets in targets_of(params, rows).T], axis=1)
-    return Model(params, weights[:-1], weights[-1], np.zeros_like(weights[:-1]), _shares(params, rows))
-
-
-def own_model(params: Params, rows: Rows) -> Model:
-    """What a holder can do alone, with its own rows."""
-    return ridge_model(params, rows, OWN_PENALTY)
+    return weights
 
 
 def targets_of(params: Params, rows: Rows) -> Floats:
@@ -95,6 +109,10 @@ def _loss(design: Design, targets: Floats, prior: Prior, at: Floats) -> float:
     """The sum of logistic losses, and the prior's penalty."""
     scores = design.scores(prior.weights(at))
     return float(np.sum(np.logaddexp(0, scores) - targets * scores) + prior.precision @ (at - prior.centre) ** 2 / 2)
+
+
+def _model(params: Params, weights: Floats, rows: Rows) -> Model:
+    return Model(params, weights[:-1], weights[-1], np.zeros_like(weights[:-1]), _shares(params, rows))
 
 
 def _shares(params: Params, rows: Rows) -> Floats:

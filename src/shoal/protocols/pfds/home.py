@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NoReturn, SupportsIndex
 
 import numpy as np
-import numpy.typing as npt
 
 from shoal.entropy import Entropy
-from shoal.errors import LocalProtocolError
 from shoal.protocols.pfds.fitting import OWN_PENALTY, Design, Prior, fit, targets_of
-from shoal.protocols.pfds.model import Model
+from shoal.protocols.pfds.model import KeptModel, Model
 from shoal.protocols.pfds.params import Floats, Ints, Params, Rows
 
 FEWEST_ROWS = 10
@@ -59,10 +55,10 @@ def at_home(model: Model, rows: Rows, entropy: Entropy) -> Home:
     --------
     >>> from shoal.domain import Categorical, Schema
     >>> from shoal.entropy import SeededEntropy
-    >>> from shoal.protocols.pfds.fitting import ridge_model
+    >>> from shoal.protocols.pfds.fitting import released_model
     >>> schema = Schema([Categorical("wind", ["weak", "strong"], missing=False)], label=Categorical("play", ["no", "yes"]))
     >>> rows = Rows.of(params := Params(schema, epsilon=1.0, size=100), {"wind": np.arange(40) % 2}, np.arange(40) % 2)
-    >>> at_home(ridge_model(params, rows), rows, SeededEntropy(1))
+    >>> at_home(released_model(params, rows), rows, SeededEntropy(1))
     Home(of the holder's own rows: never leaves)
     """
     params = model.params
@@ -151,8 +147,8 @@ def _with(model: Model, weights: Floats) -> Model:
     return replace(model, weights=weights[:-1], intercepts=weights[-1])
 
 
-class Home:
-    """A model that contains its holder's rows in the clear. It predicts where they are; it cannot be written, copied or sent.
+class Home(KeptModel):
+    """A model that contains its holder's rows in the clear: it never leaves.
 
     Attributes
     ----------
@@ -161,10 +157,10 @@ class Home:
         personal model is the pooled one.
     """
 
-    __slots__ = ("__model", "__personal", "blend")
+    __slots__ = ("__personal", "blend")
 
     def __init__(self, model: Model, personal: Model, blend: Floats) -> None:
-        self.__model = model
+        super().__init__(model)
         self.__personal = personal
         self.blend = blend
 
@@ -173,29 +169,5 @@ class Home:
         """The personal model alone, not blended with anything."""
         return Home(self.__personal, self.__personal, np.ones_like(self.blend))
 
-    def scores(self, cells: Ints) -> Floats:
-        """As `Model.scores`."""
-        return self.__model.scores(cells)
-
-    def probabilities(self, columns: Mapping[str, npt.NDArray[Any]]) -> Floats:
-        """As `Model.probabilities`."""
-        return self.__model.probabilities(columns)
-
-    def decide(self, columns: Mapping[str, npt.NDArray[Any]]) -> Ints:
-        """As `Model.decide`."""
-        return self.__model.decide(columns)
-
-    def predict(self, columns: Mapping[str, npt.NDArray[Any]]) -> Floats:
-        """As `Model.predict`."""
-        return self.__model.predict(columns)
-
     def __repr__(self) -> str:
         return "Home(of the holder's own rows: never leaves)"
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise LocalProtocolError(
-            "PRIVATE-001",
-            "A home model was about to be copied or pickled.",
-            why="It contains the holder's own rows without any noise, and never leaves.",
-            fix="Keep it in the process that made it, and make it again from the release and the rows; only the release may be published.",
-        )

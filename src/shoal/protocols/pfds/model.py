@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn, Protocol, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field, ValidationError
 
 from shoal.domain import Categorical, Numeric, Schema
+from shoal.errors import LocalProtocolError
 from shoal.messages.base import Record
 from shoal.messages.base import describe as fault_of
 from shoal.protocols.model_files import PlainCategory, PlainNumber, describe_schema, unfit
@@ -37,6 +38,16 @@ def numbers(label: Numeric, scores: Floats) -> Floats:
     low, high = float(label.low), float(label.high)
     inside: Floats = np.minimum(low + (high - low) * np.clip(scores[:, 0], 0, 1), high)
     return inside
+
+
+def never_leaves(what: str) -> LocalProtocolError:
+    """The error of whoever would let rows out with something that is made of them."""
+    return LocalProtocolError(
+        "PRIVATE-001",
+        f"{what} was about to be copied or pickled.",
+        why="There are rows in it without any noise, and it never leaves.",
+        fix="Keep it in the process that made it, and make it again where the rows are; only the release may be published.",
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +126,63 @@ class Model:
             "variances": self.variances.tolist(),
             "shares": self.shares.tolist(),
         }
+
+
+class Predictor(Protocol):
+    """What predicts for rows that a schema has encoded."""
+
+    def probabilities(self, columns: Mapping[str, npt.NDArray[Any]]) -> Floats: ...
+
+    def decide(self, columns: Mapping[str, npt.NDArray[Any]]) -> Ints: ...
+
+    def predict(self, columns: Mapping[str, npt.NDArray[Any]]) -> Floats: ...
+
+
+class Kept:
+    """What was fitted to rows themselves. It predicts where they are; it cannot be written, copied or sent.
+
+    Parameters
+    ----------
+    predictor
+        Contains rows without any noise. Nobody else should have it.
+    """
+
+    __slots__ = ("__predictor",)
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.__predictor = predictor
+
+    def probabilities(self, columns: Mapping[str, npt.NDArray[Any]]) -> Floats:
+        """As `Model.probabilities`."""
+        return self.__predictor.probabilities(columns)
+
+    def decide(self, columns: Mapping[str, npt.NDArray[Any]]) -> Ints:
+        """As `Model.decide`."""
+        return self.__predictor.decide(columns)
+
+    def predict(self, columns: Mapping[str, npt.NDArray[Any]]) -> Floats:
+        """As `Model.predict`."""
+        return self.__predictor.predict(columns)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(of rows themselves: never leaves)"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise never_leaves("A model of rows themselves")
+
+
+class KeptModel(Kept):
+    """An additive model that was fitted to rows themselves. Unlike a `Model` it shows neither weights nor shares, and has no file."""
+
+    __slots__ = ("__model",)
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        self.__model = model
+
+    def scores(self, cells: Ints) -> Floats:
+        """As `Model.scores`."""
+        return self.__model.scores(cells)
 
 
 _Weight = Annotated[float, Field(ge=-1e6, le=1e6)]

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from shoal.domain import Categorical, Numeric, Schema
+from shoal.entropy import SeededEntropy
+from shoal.errors import LocalProtocolError
 from shoal.protocols.pfds import fitting
-from shoal.protocols.pfds.fitting import Design, Prior, fit, own_model, ridge_model, sigmoid, targets_of
+from shoal.protocols.pfds.dataset import draw
+from shoal.protocols.pfds.fitting import OWN_PENALTY, Design, Prior, fit, own_model, released_model, ridge, ridge_model, sigmoid, targets_of
+from shoal.protocols.pfds.model import KeptModel, Model, from_plain
 from shoal.protocols.pfds.params import GRID, Floats, Params, Rows, sides_of
 
 ARITIES = (2, 3, 5)
@@ -45,53 +52,54 @@ def test_logistic_fits_are_those_of_scikit_learn(penalty: float) -> None:
 
     rows = some_rows(CLASSES, 300, seed=1)
     # The intercept is penalised alike: it is one more column of ones.
-    model = ridge_model(CLASSES, rows, penalty, penalty_intercept=penalty)
+    weights = ridge(CLASSES, rows, penalty, penalty_intercept=penalty)
     oracle = LogisticRegression(C=1 / penalty, fit_intercept=False, tol=1e-10, max_iter=10_000)
     oracle.fit(np.column_stack([one_hot(CLASSES, rows), np.ones(300)]), rows.sides[:, 1] // GRID)
-    assert np.append(model.weights[:, 0], model.intercepts) == pytest.approx(oracle.coef_[0], abs=1e-6)
-    assert model.shares == pytest.approx(one_hot(CLASSES, rows).mean(axis=0)) and not model.variances.any()
+    assert weights[:, 0] == pytest.approx(oracle.coef_[0], abs=1e-6)
+    model = ridge_model(CLASSES, rows, penalty, penalty_intercept=penalty)
+    assert model.scores(rows.cells)[:, 0] == pytest.approx(one_hot(CLASSES, rows) @ weights[:-1, 0] + weights[-1, 0])
 
 
 def test_fits_of_numbers_are_those_of_scikit_learn() -> None:
     from sklearn.linear_model import Ridge
 
     rows = some_rows(NUMBER, 300, seed=2)
-    model = own_model(NUMBER, rows)
+    weights = ridge(NUMBER, rows, OWN_PENALTY)[:, 0]
     # A larger constant than 1 makes of a penalty of 3 on its column one of 1e-3 on the intercept.
     constant = math.sqrt(3 / 1e-3)
     oracle = Ridge(alpha=3.0, fit_intercept=False).fit(
         np.column_stack([one_hot(NUMBER, rows), np.full(300, constant)]), rows.sides[:, 1] / GRID
     )
-    assert model.weights[:, 0] == pytest.approx(oracle.coef_[:-1], abs=1e-8)
-    assert model.intercepts[0] == pytest.approx(oracle.coef_[-1] * constant, abs=1e-8)
+    assert weights[:-1] == pytest.approx(oracle.coef_[:-1], abs=1e-8)
+    assert weights[-1] == pytest.approx(oracle.coef_[-1] * constant, abs=1e-8)
 
 
 def test_several_classes_are_each_against_the_rest() -> None:
     rows = some_rows(THREE, 300, seed=3)
-    model = own_model(THREE, rows)
+    model, cells = own_model(THREE, rows), rows.cells
     for one in range(3):
         mine = rows.sides[:, one]
         alone = own_model(CLASSES, Rows(rows.cells, np.stack([GRID - mine, mine], axis=1)))
-        assert np.append(model.weights[:, one], model.intercepts[one]) == pytest.approx(np.append(alone.weights, alone.intercepts))
+        assert model.scores(cells)[:, one] == pytest.approx(alone.scores(cells)[:, 0])
 
 
 def test_a_holder_alone_is_penalised_more_than_all() -> None:
     rows = some_rows(CLASSES, 60, seed=4)
-    assert own_model(CLASSES, rows).weights.tolist() == ridge_model(CLASSES, rows, 3.0).weights.tolist()
-    assert np.abs(own_model(CLASSES, rows).weights).sum() < np.abs(ridge_model(CLASSES, rows).weights).sum()
+    own, pooled = own_model(CLASSES, rows).scores(rows.cells), ridge_model(CLASSES, rows).scores(rows.cells)
+    assert own.tolist() == ridge_model(CLASSES, rows, 3.0).scores(rows.cells).tolist()
+    assert np.std(own) < np.std(pooled) and np.abs(ridge(CLASSES, rows, 3.0)[:-1]).sum() < np.abs(ridge(CLASSES, rows)[:-1]).sum()
 
 
 def test_cells_that_do_not_occur_weigh_nothing() -> None:
     rows = some_rows(CLASSES, 200, seed=5)
     kept = rows.take(np.flatnonzero(~np.isin(rows.cells, [3, 9]).any(axis=1)))
-    model = own_model(CLASSES, kept)
     assert Design.of(CLASSES, kept).present.tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 10]
-    assert np.flatnonzero(model.weights[:, 0] == 0).tolist() == [3, 9]
+    assert np.flatnonzero(ridge(CLASSES, kept)[:, 0] == 0).tolist() == [3, 9]
 
 
 @pytest.mark.parametrize("params", [CLASSES, THREE, NUMBER], ids=["classes", "three", "number"])
 def test_without_rows_all_is_equal(params: Params) -> None:
-    model = own_model(params, some_rows(params, 0, seed=6))
+    model = released_model(params, some_rows(params, 0, seed=6))
     assert not model.weights.any() and not model.intercepts.any()
     assert model.shares == pytest.approx([1 / 2] * 2 + [1 / 3] * 3 + [1 / 5] * 5)
 
@@ -153,3 +161,26 @@ def test_steps_end_where_no_minimum_is_in_reach(monkeypatch: pytest.MonkeyPatch)
 
 def test_sigmoid_of_any_score() -> None:
     assert sigmoid(np.array([-1e9, 0.0, math.log(3), 1e9])).tolist() == pytest.approx([0, 0.5, 0.75, 1])
+
+
+def test_a_model_of_released_rows_is_one_that_may_be_written() -> None:
+    rows = some_rows(CLASSES, 300, seed=12)
+    model, kept = released_model(CLASSES, rows), ridge_model(CLASSES, rows)
+    assert isinstance(model, Model) and from_plain(model.to_plain()).to_plain() == model.to_plain()
+    assert model.scores(rows.cells).tolist() == kept.scores(rows.cells).tolist()
+    assert model.shares == pytest.approx(one_hot(CLASSES, rows).mean(axis=0)) and not model.variances.any()
+
+
+@pytest.mark.parametrize("make", [own_model, ridge_model])
+def test_a_model_of_rows_themselves_never_leaves(make: Callable[[Params, Rows], KeptModel]) -> None:
+    model = make(CLASSES, some_rows(CLASSES, 60, seed=13))
+    for deed in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(LocalProtocolError) as refused:
+            deed(model)
+        assert refused.value.code == "PRIVATE-001"
+    assert not isinstance(model, Model) and not hasattr(model, "to_plain") and not hasattr(model, "__dict__")
+    # Nor are exact counts of its rows in anything that it shows, or in rows that are drawn from it.
+    assert [name for name in dir(model) if not name.startswith("_")] == ["decide", "predict", "probabilities", "scores"]
+    assert repr(model) == "KeptModel(of rows themselves: never leaves)"
+    with pytest.raises(AttributeError):
+        draw(model, 10, SeededEntropy(1))  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from shoal.domain import Categorical, Numeric, Schema
 from shoal.entropy import SeededEntropy
 from shoal.errors import LocalProtocolError
 from shoal.protocols.pfds import home as module
-from shoal.protocols.pfds.fitting import Design, Prior, own_model, ridge_model, targets_of
+from shoal.protocols.pfds.fitting import Design, Prior, own_model, released_model, ridge_model, targets_of
 from shoal.protocols.pfds.home import Home, around_pooled, at_home, scaled, share_of, tried
 from shoal.protocols.pfds.model import Model
 from shoal.protocols.pfds.params import Floats, Params, Rows
@@ -55,7 +55,7 @@ def flat(params: Params, variance: float = 0.0) -> Model:
 
 
 def pooled_for(params: Params) -> Model:
-    return ridge_model(params, some_rows(params, 3000, seed=1))
+    return released_model(params, some_rows(params, 3000, seed=1))
 
 
 def every_cell(params: Params) -> npt.NDArray[np.int64]:
@@ -261,7 +261,7 @@ def test_it_never_leaves() -> None:
     home = at_home(pooled_for(CLASSES), some_rows(CLASSES, 60, seed=19), SeededEntropy(1))
     for one in (home, home.personal):
         for deed in (pickle.dumps, copy.copy, copy.deepcopy, lambda kept: kept.__reduce_ex__(2)):
-            with pytest.raises(LocalProtocolError, match="holder's own rows") as refused:
+            with pytest.raises(LocalProtocolError, match="A model of rows themselves was about to be copied or pickled") as refused:
                 deed(one)
             assert refused.value.code == "PRIVATE-001"
         assert "never leaves" in repr(one) and not any(digit in repr(one) for digit in "0123456789")

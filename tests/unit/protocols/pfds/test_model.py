@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,8 @@ from hypothesis import strategies as st
 
 from model_garbage import at, read_with_garbage
 from shoal.domain import Categorical, Feature, Numeric, Schema
-from shoal.errors import SpecError
-from shoal.protocols.pfds.model import Model, chances, choices, from_plain
+from shoal.errors import LocalProtocolError, SpecError
+from shoal.protocols.pfds.model import Kept, KeptModel, Model, chances, choices, from_plain, never_leaves
 from shoal.protocols.pfds.params import Params, cells_of
 
 FEATURES = (
@@ -135,3 +137,25 @@ def test_garbage_is_refused_or_predicts(data: st.DataObject) -> None:
     model = read_with_garbage(M, from_plain, data)
     if model is not None and not model.params.is_number:
         assert np.isfinite(model.scores(np.zeros((2, 3), np.int64))).all()
+
+
+@pytest.mark.parametrize("kind", [Kept, KeptModel])
+def test_what_is_kept_predicts_and_never_leaves(kind: type[Kept]) -> None:
+    model, number = model_of(THREE), model_of(NUMBER)
+    kept = kind(model)
+    assert (
+        kept.probabilities(ROWS).tolist() == model.probabilities(ROWS).tolist()
+        and kept.decide(ROWS).tolist() == model.decide(ROWS).tolist()
+    )
+    assert kind(number).predict(ROWS).tolist() == number.predict(ROWS).tolist()
+    for deed in (pickle.dumps, copy.copy, copy.deepcopy, lambda one: copy.deepcopy({"home": [one]})):
+        with pytest.raises(LocalProtocolError, match="A model of rows themselves was about to be copied or pickled"):
+            deed(kept)
+    assert repr(kept) == f"{kind.__name__}(of rows themselves: never leaves)" and not hasattr(kept, "__dict__")
+    assert not any(isinstance(getattr(kept, name), Model) for name in dir(kind) if not name.startswith("_"))
+
+
+def test_the_refusal_says_what_and_why_and_how() -> None:
+    error = never_leaves("A thing")
+    assert error.code == "PRIVATE-001" and error.what.startswith("A thing was about") and "without any noise" in str(error.why)
+    assert "only the release may be published" in str(error.fix)
