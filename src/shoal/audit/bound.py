@@ -15,10 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import UsageError
+from shoal.privacy.zcdp import rho_to_epsilon
 
 Keys = npt.NDArray[np.int64]
 
 MIN_SAMPLES, MAX_SAMPLES = 1000, 100_000_000
+_DOWN = 1 - 2.0**-30
+"""More than what floats and the way to epsilon, which is rounded up, can add to a rho."""
 
 
 def check_effort(samples: int, confidence: float, usual: int) -> None:
@@ -105,6 +108,27 @@ def bound_epsilon(first: Keys, second: Keys, alpha: float, delta: float = 0.0) -
     hits_1 = int(np.isin(ones[half:], best_set).sum())
     hits_0 = int(np.isin(zeros[half:], best_set).sum())
     return EpsilonBound(epsilon_at_least(hits_1, hits_0, n, alpha, delta), alpha, hits_1, hits_0, n)
+
+
+def bound_rho(first: Keys, second: Keys, alpha: float, delta: float) -> EpsilonBound:
+    """A lower bound on rho from the same outputs, stated as the epsilon that rho-zCDP has at delta.
+
+    Notes
+    -----
+    Where neighbours have Rényi divergences of at most rho times their order, that of order 1 is at most rho, and so is the one between the
+    chances of any set. Under Gaussian noise half of all outputs, those that speak for the one neighbour, show 2 / pi of rho, where
+    a set that refutes an epsilon at a small delta is far out and hardly ever seen. Outputs must be numbered so that higher ones speak for
+    the second neighbour; where the half lies is chosen on one half of the samples.
+
+    Ref: Bun and Steinke 2016, Definition 1.1 and Lemma 2.2 (processing an output does not raise a divergence).
+    """
+    half = first.size // 2
+    middle = np.median(np.concatenate([first[:half], second[:half]]))
+    n = first.size - half
+    hits_1, hits_0 = int((second[half:] > middle).sum()), int((first[half:] > middle).sum())
+    often, seldom = chance_at_least(hits_1, n, alpha / 2), chance_at_most(hits_0, n, alpha / 2)
+    rho = divergence(often, seldom) * _DOWN if often > seldom else 0.0
+    return EpsilonBound(rho_to_epsilon(rho, delta) if rho > 0 else 0.0, alpha, hits_1, hits_0, n)
 
 
 def choose_set(ones: Keys, zeros: Keys, alpha: float, delta: float) -> tuple[float, Keys]:

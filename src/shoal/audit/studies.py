@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.audit import ddml, peers, sdq
-from shoal.audit.bound import EpsilonBound, bound_epsilon, check_effort
+from shoal.audit import ddml, peers, pfds, sdq
+from shoal.audit.bound import EpsilonBound, check_effort
 from shoal.audit.looks import Seen
 from shoal.entropy import Entropy
-from shoal.errors import UsageError
 from shoal.privacy.accountant import Loss, sequential
 from shoal.privacy.rounding import grains_up
 from shoal.protocols.anonml.peer import AnonMLPeer
@@ -22,7 +21,9 @@ from shoal.study.spec import Study
 SAMPLES = 4000
 """Peers with each of the rows: some seconds for AnonML in one phase, half a minute in sixteen phases, or for one update of DDML."""
 SAMPLES_OF_SUMS = 200_000
-"""Studies of SDQ with each of the tables: half a minute, as most of them are drawn at once."""
+"""Studies of SDQ, or holders of PFDS, with each of the tables: half a minute, as most of them are drawn at once."""
+SAMPLES_OF_SHARES = 100_000
+"""Studies of PFDS with secure sums, with each of the tables: a minute where noise is drawn in the shares of fifty holders."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,9 @@ class StudyAudit:
 
 def usual_samples(study: Study) -> int:
     """How many peers or studies to run with each of the rows, where nobody says it."""
-    return SAMPLES_OF_SUMS if study.protocol == "sdq" else SAMPLES
+    if study.protocol == "pfds" and study.trust == "secure-sum":
+        return SAMPLES_OF_SHARES
+    return SAMPLES_OF_SUMS if study.protocol in ("sdq", "pfds") else SAMPLES
 
 
 def plan_of(study: Study) -> Plan:
@@ -94,9 +97,9 @@ def audit_study(study: Study, samples: int, confidence: float, entropy: Entropy,
     Parameters
     ----------
     study
-        A study of AnonML, DDML or SDQ. Free questions are not asked, and are not part of the claim.
+        The study. Free questions are not asked, and are not part of the claim.
     samples
-        Peers to run with each of the rows; for SDQ studies, each with all its databases.
+        Peers to run with each of the rows; where there are secure sums, studies, each with all its peers.
     confidence
         How sure the bound must be.
     entropy
@@ -109,26 +112,22 @@ def audit_study(study: Study, samples: int, confidence: float, entropy: Entropy,
     The chance of error is shared among all that is looked at.
     """
     check_effort(samples, confidence, usual_samples(study))
-    if study.protocol not in ("anonml", "ddml", "sdq"):
-        raise UsageError(
-            "AUDIT-001",
-            f"A study of {study.protocol} cannot be audited as a whole yet.",
-            why="Only the peers of AnonML, DDML and SDQ are run from beginning to end so far.",
-            fix="Audit its mechanisms: shoal check names them, and shoal audit mechanism NAME measures them.",
-        )
     claim, whole = claim_of(study), sequential(plan_of(study).charges)
     if study.protocol == "anonml":
         seen = peers.look(study, claim, samples, entropy, make_peer or AnonMLPeer)
     elif study.protocol == "ddml":
         seen = ddml.look(study, claim, whole, samples, entropy, make_peer or DDMLPeer)
-    else:
+    elif study.protocol == "sdq":
         seen = sdq.look(study, claim, whole, samples, entropy, make_peer or SDQPeer)
+    else:
+        seen = pfds.look(study, claim, whole, samples, entropy, make_peer)
     return judge(seen, confidence, grains_up(whole.epsilon))
 
 
 def judge(seen: Seen, confidence: float, price: int) -> StudyAudit:
     """Hold all that was seen against the claims about it, and what was charged against the price, in grains."""
     alpha = (1 - confidence) / len(seen.looks)
-    bounds = [(bound_epsilon(one.first, one.second, alpha, one.claim.delta), one) for one in seen.looks]
-    bound, found = max(bounds, key=lambda pair: pair[0].epsilon / pair[1].claim.epsilon)
+    bounds = [(one.bound(alpha), one) for one in seen.looks]
+    told = [(bound, one) for bound, one in bounds if not one.is_part or bound.epsilon > one.claim.epsilon]
+    bound, found = max(told, key=lambda pair: pair[0].epsilon / pair[1].claim.epsilon)
     return StudyAudit(found.claim, bound, found.rows, found.seen_in, seen.charged, price, seen.packets, seen.n_phases, seen.tried)

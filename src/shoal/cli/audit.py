@@ -73,15 +73,16 @@ def study(study: Path, /, *, samples: int | None = None, confidence: float = 0.9
     """Run the peers of a study from beginning to end with neighbouring rows, and bound the epsilon of all that they send.
 
     The claim is the plain sum that the label states, without free questions, which are not asked here. The exit code is 7 if the bound,
-    or what a peer's ledger counts, is above it. So far for studies of AnonML, DDML and SDQ; of SDQ all databases are run together, as many
-    of them in league with the miner as the label allows.
+    or what a peer's ledger counts, is above it. Of secure sums all peers are run together, as many of them in league with those who read
+    the sums as the label allows.
 
     Parameters
     ----------
     study
         The study file.
     samples
-        Peers to run with each of some rows, or studies of SDQ; 4000 where nothing is said, or 200000.
+        Peers to run with each of some rows, or studies of secure sums. Where nothing is said: 4000 of AnonML and DDML; of SDQ and PFDS,
+        where many are drawn at once, 200000, or 100000 with secure sums of PFDS.
     confidence
         How sure the bound must be.
     json
@@ -90,12 +91,13 @@ def study(study: Path, /, *, samples: int | None = None, confidence: float = 0.9
     spec = load(study)
     samples = studies.usual_samples(spec) if samples is None else samples
     found = studies.audit_study(spec, samples, confidence, SystemEntropy())
+    who = "studies" if spec.protocol == "sdq" or spec.trust == "secure-sum" else "peers"
     lines = [
         ("study", shown(spec.title)),
         *_claim(found.claim),
         ("ledger", f"counts epsilon {show(from_grains(found.charged))} for a peer"),
         ("packets", f"at most {found.packets} of a peer" + ("" if found.n_phases is None else f", in {counted(found.n_phases, 'phase')}")),
-        *_found(found.bound, confidence, f"{samples} {'studies' if spec.protocol == 'sdq' else 'peers'} with {found.tried}"),
+        *_found(found.bound, confidence, f"{samples} {who} with {found.tried}"),
         ("seen in", f"{found.seen_in}, by peers with {found.rows[0]} or with {found.rows[1]}"),
         _verdict(found.bound, found.claim, found.fault),
     ]

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shoal.audit.bound import bound_epsilon, chance_at_least, chance_at_most, choose_set, divergence, epsilon_at_least
+from shoal.audit.bound import bound_epsilon, bound_rho, chance_at_least, chance_at_most, choose_set, divergence, epsilon_at_least
+from shoal.privacy.zcdp import rho_to_epsilon
 
 
 @pytest.mark.parametrize("chance", [1e-4, 0.05, 0.5, 0.97])
@@ -98,3 +99,42 @@ def test_both_directions_are_tried(is_swapped):
     bound = bound_epsilon(*pair, 0.001)
     assert bound.epsilon > 2
     assert (bound.hits_1, bound.hits_0) == (200, 0)
+
+
+def test_half_of_all_outputs_show_most_of_a_rho():
+    """Of a Gaussian that is moved by mu the rho is mu^2 / 2, of which the half shows at most 2 / pi."""
+    rng, n, mu, delta = np.random.default_rng(1), 400_000, 0.3, 1e-6
+    first, second = (np.rint(1000 * rng.normal(mean, 1, n)).astype(np.int64) for mean in (0, mu))
+    found = bound_rho(first, second, 1e-3, delta)
+    assert rho_to_epsilon(0.8 * mu**2 / math.pi, delta) < found.epsilon < rho_to_epsilon(mu**2 / math.pi, delta)
+    assert (found.alpha, found.n) == (1e-3, n // 2)
+    assert found.hits_1 > found.hits_0
+    assert bound_epsilon(first, second, 1e-3, delta).epsilon < 0.6 * found.epsilon
+
+
+def test_a_rho_is_found_in_one_direction_only():
+    first, second = np.repeat([0, 1], [900, 100]), np.repeat([0, 1], [100, 900])
+    mixed = np.random.default_rng(1).permutation(1000)
+    assert bound_rho(first[mixed], second[mixed], 0.01, 1e-6).epsilon > 3
+    assert bound_rho(second[mixed], first[mixed], 0.01, 1e-6).epsilon == 0
+    assert bound_rho(first[mixed], first[mixed], 0.01, 1e-6).epsilon == 0
+
+
+def test_the_half_is_chosen_without_the_samples_that_are_counted():
+    first, second = np.arange(1000) % 10, np.arange(1000) % 10 + 3
+    changed = np.concatenate([first[:500], first[500:] + 1000])
+    assert bound_rho(changed, second, 0.01, 1e-6).hits_1 == bound_rho(first, second, 0.01, 1e-6).hits_1
+    assert bound_rho(changed, second, 0.01, 1e-6).hits_0 == 500
+
+
+def test_a_rho_is_bounded_by_the_divergence_of_two_coins():
+    """Too high with a chance of at most alpha: over all outcomes, with their exact chances."""
+    n, low, high, alpha = 40, 0.4, 0.7, 0.05
+    laws = [stats.binom.pmf(np.arange(n + 1), n, chance) for chance in (low, high)]
+    true = rho_to_epsilon(divergence(high, low), 1e-6)
+    too_high = 0.0
+    for hits_0, hits_1 in np.ndindex(n + 1, n + 1):
+        first, second = (np.concatenate([np.arange(n) % 2, np.arange(n) < hits]).astype(np.int64) for hits in (hits_0, hits_1))
+        if bound_rho(first, second, alpha, 1e-6).epsilon > true:
+            too_high += laws[0][hits_0] * laws[1][hits_1]
+    assert too_high <= alpha

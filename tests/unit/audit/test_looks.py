@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from shoal.audit.looks import ranked
+from shoal.audit.bound import bound_epsilon, bound_rho
+from shoal.audit.looks import Look, evidence, ranked
+from shoal.mechanisms.laplace import DiscreteLaplace
+from shoal.mechanisms.sensitivity import Histogram
+from shoal.mechanisms.shared_gaussian import SharedGaussian
+from shoal.privacy.accountant import sequential
+from shoal.privacy.events import Relation, Scope, Unit
 
 RNG = np.random.default_rng(3)
+SCOPE = Scope(Unit.RECORD, Relation.ADD_REMOVE, "all who read the release")
 
 
 def test_places_keep_the_order_and_are_few():
@@ -30,3 +38,21 @@ def test_cuts_are_those_of_the_first_halves():
     first, second = RNG.normal(size=200), RNG.normal(size=200)
     changed = np.concatenate([first[:100], first[100:] * 1000])
     assert np.array_equal(ranked(first, second)[1], ranked(changed, second)[1])
+
+
+def test_a_look_is_bounded_by_what_its_claim_is_about():
+    claim = sequential([SharedGaussian(0.5, 1e-6, Histogram(), SCOPE, 1, 1).event()])
+    first, second = RNG.integers(0, 50, 2000), RNG.integers(20, 70, 2000)
+    plain, by_rho = (Look("a number", ("a", "b"), first, second, claim, by_rho=is_rho) for is_rho in (False, True))
+    assert plain.bound(0.01) == bound_epsilon(first, second, 0.01, 1e-6)
+    assert by_rho.bound(0.01) == bound_rho(first, second, 0.01, 1e-6)
+
+
+def test_evidence_is_the_log_ratio_of_the_noise():
+    sums = np.array([[10, 20], [13, 20]])
+    seen = np.array([[10, 5], [13, 99], [11, 20], [40, 0]])
+    laplace = DiscreteLaplace(1.5, Histogram(1, 3), SCOPE).event()
+    assert evidence(laplace, seen, sums) == pytest.approx([-1.5, 1.5, -0.5, 1.5])
+    gaussian = SharedGaussian(0.5, 1e-6, Histogram(1, 3), SCOPE, 2, 2)
+    expected = [(-9) / 2, 9 / 2, (1 - 4) / 2, (30**2 - 27**2) / 2]
+    assert evidence(gaussian.event(), seen, sums) * gaussian.sigma**2 == pytest.approx(expected)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from shoal.audit.studies import SAMPLES, audit_study, claim_of
+from shoal.audit.looks import Look, Seen
+from shoal.audit.studies import audit_study, claim_of, judge
 from shoal.errors import UsageError
 from shoal.privacy.accountant import sequential
 from shoal.protocols.anonml.peer import AnonMLPeer
@@ -70,9 +72,24 @@ def test_under_the_paper_s_accounting_the_claim_is_the_plain_sum():
     assert claim_of(study).epsilon == 1.5
 
 
-def test_other_protocols_are_not_audited_yet(entropy):
-    with pytest.raises(UsageError, match="AUDIT-001  A study of pfds cannot be audited as a whole yet"):
-        audit_study(parse(study_text("pfds")), SAMPLES, 0.9, entropy)
+def test_a_study_of_holders_is_audited_by_all_that_one_shares(entropy):
+    found = audit_study(parse(study_text("pfds")), 20_000, 0.9, entropy)
+    assert found.fault is None
+    assert 0.3 < found.bound.epsilon <= found.claim.epsilon == 1
+    assert (found.packets, found.n_phases, found.charged) == (1, None, 10**12)
+
+
+@pytest.mark.parametrize(("is_part", "claimed", "told"), [(False, 1.0, "that"), (True, 1.0, "this"), (True, 0.1, "that")])
+def test_a_part_is_told_of_only_where_it_is_above_its_own_claim(is_part, claimed, told):
+    """Though it is nearer to its claim than all together to theirs."""
+    claim = claim_of(make_study(1.0))
+    first, second = np.repeat([0, 1], [600, 400]), np.repeat([0, 1], [400, 600])
+    mixed = np.random.default_rng(1).permutation(1000)
+    faint, clear = (Look(name, ("a", "b"), first[mixed], second[mixed], claim) for name in ("this", "that"))
+    looks = (replace(faint, claim=replace(claim, epsilon=9.0)), replace(clear, claim=replace(claim, epsilon=claimed), is_part=is_part))
+    found = judge(Seen(looks, 0, 0, None, "two rows"), 0.9, 0)
+    assert found.seen_in == told
+    assert (found.fault is None) == (claimed == 1.0)
 
 
 def test_a_study_of_sums_is_audited_with_all_its_databases(entropy):
