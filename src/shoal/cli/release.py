@@ -41,7 +41,7 @@ def check(path: Path, /, *, key: str | None = None, json: bool = False) -> None:
     release, verdict = signed.release, _UNKNOWN if key is None else "valid, and signed with the key that you gave"
     lines = [
         *([("WARNING", _SIMULATION)] if release.is_simulated else []),
-        ("release", f"{shown(str(path))}: {counted(len(release.dataset), 'row')}"),
+        ("release", f"{shown(str(path))}: {signed.file} with {counted(len(release.dataset), 'row')}"),
         ("signer", shown(signed.signer.name)),
         ("key", signed.signer.key.hex()),
         ("study", f"{release.manifest.short} ({release.manifest.digest.hex()})"),
@@ -75,7 +75,7 @@ def compare_(path: Path, /, *, data: str, out: Path | None = None, json: bool = 
     data
         The real rows: a table (.csv, .csv.gz, .parquet, .db#table) that fits the study. It is read here and goes nowhere.
     out
-        A file to write to, which only you may read; nothing else is printed then. It must not lie in the directory of a release.
+        A new file to write to, which only you may read; nothing else is printed then. It must not lie in the directory of a release.
     json
         Print one JSON object.
     """
@@ -101,4 +101,5 @@ def _key(text: str) -> bytes:
 
 
 def _data(path: Path, signed: Signed) -> dict[str, object]:
-    return {"release": str(path), "simulation": signed.release.is_simulated, "rows": len(signed.release.dataset)}
+    release = signed.release
+    return {"release": str(path), "simulation": release.is_simulated, "file": signed.file, "rows": len(release.dataset)}

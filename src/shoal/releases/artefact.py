@@ -1,5 +1,7 @@
 """A release on disk: a directory of four files that is written whole or not at all, and believed only after every check.
 
+Nothing else may lie there.
+
 =================  ==================================================================================
 file               what
 =================  ==================================================================================
@@ -52,11 +54,14 @@ class Signed:
         Name and key of who signed. Only a key that came by another way says who that is.
     quality
         The quality report.
+    file
+        Name of the file of rows.
     """
 
     release: Release
     signer: Member
     quality: tuple[Finding, ...]
+    file: str
 
 
 def write(directory: Path, release: Release, signer: str, identity: Identity, *, inferred: bool, kind: Kind = "csv") -> Signed:
@@ -143,6 +148,7 @@ def read(directory: Path, keys: Collection[bytes] | None = None) -> Signed:
     -----
     Bytes are verified before they are parsed. Nothing that is read is ever run.
     """
+    names = _names_in(directory)
     key, signature = _signature(_bytes_of(directory / SIGNATURE, 1000))
     content = _bytes_of(directory / DOCUMENT, MAX_DOCUMENT)
     _verify(key, signature, _CONTEXT + content)
@@ -154,6 +160,7 @@ def read(directory: Path, keys: Collection[bytes] | None = None) -> Signed:
             fix="Ask the signer for its public key, by another way than this release came.",
         )
     document = Document.from_bytes(content)
+    _check_alone(names, {SIGNATURE, DOCUMENT, MANIFEST, document.data.file})
     manifest = _manifest(_bytes_of(directory / MANIFEST, MAX_BYTES), document)
     member = document.member
     if member.key != key or (manifest.roster and member not in manifest.roster):
@@ -164,7 +171,7 @@ def read(directory: Path, keys: Collection[bytes] | None = None) -> Signed:
         raise ReleaseError("REL-006", what, why="It was altered, cut short or exchanged.", fix=_WHOLE)
     with refusing("REL-008", "The rows do not fit the study.", _WHOLE):
         dataset = from_bytes(manifest.study.schema(), rows, document.data.kind)
-    return Signed(checked(document, manifest, dataset), member, tuple(document.quality))
+    return Signed(checked(document, manifest, dataset), member, tuple(document.quality), document.data.file)
 
 
 def _signature(text: bytes) -> tuple[bytes, bytes]:
@@ -190,6 +197,25 @@ def _manifest(data: bytes, document: Document) -> Manifest:
     return manifest
 
 
+def _names_in(directory: Path) -> list[str]:
+    try:
+        mode = directory.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            return [path.name for path in directory.iterdir()]
+        why = "it is a link, which is not followed" if stat.S_ISLNK(mode) else "it is not a directory"
+    except (OSError, ValueError) as error:
+        why = _reason(error)
+    raise ReleaseError("REL-003", f"{shown(str(directory))} cannot be read: {why}.", fix="Give the directory of a release itself.")
+
+
+def _check_alone(names: Collection[str], signed: Collection[str]) -> None:
+    """Refuse what lies beside the files of a release: nobody has signed it, and it would be passed on with them."""
+    others = sorted(set(names) - set(signed))
+    if others:
+        what = f"{shown(others[0])} lies in the directory of the release and is none of its files."
+        raise ReleaseError("REL-003", what, why="Nobody has signed it, and whoever reads it may believe it.", fix="Remove it.")
+
+
 def _bytes_of(path: Path, most: int) -> bytes:
     """What is in a plain file of a stranger's directory, which may hold links, pipes and files without end."""
     try:
@@ -199,10 +225,14 @@ def _bytes_of(path: Path, most: int) -> bytes:
                 raise _unreadable(path, "it is not a plain file")
             data = file.read(most + 1)
     except (OSError, ValueError) as error:
-        raise _unreadable(path, (isinstance(error, OSError) and error.strerror) or "no file has such a name") from None
+        raise _unreadable(path, _reason(error)) from None
     if len(data) > most:
         raise _unreadable(path, f"it has more than {most:,} bytes")
     return data
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (isinstance(error, OSError) and error.strerror) or "no file has such a name"
 
 
 def _unreadable(path: Path, why: str) -> ReleaseError:

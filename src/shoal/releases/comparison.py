@@ -50,19 +50,20 @@ class Comparison:
         return {"notice": NOTICE, "findings": [finding.model_dump() for finding in self.findings]}
 
     def write(self, path: Path) -> None:
-        """Write it for its owner's eyes only, whole or not at all; never into the directory of a release."""
-        part = None
+        """Write it for its owner's eyes only, whole or not at all; never over a file, nor into the directory of a release."""
         try:
             if any((parent / DOCUMENT).exists() for parent in path.absolute().resolve().parents):
                 what = f"{shown(str(path))} lies in the directory of a release, which is made to be passed on."
                 raise UsageError("REL-010", what, fix="Choose a place of your own.")
-            handle, part = tempfile.mkstemp(dir=path.absolute().parent)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
+            with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.absolute().parent) as file:
                 file.write(f"{self}\n")
-            Path(part).replace(path)
+                file.flush()
+                # Unlike a rename, a link never takes the place of what is there, be it a link that leads nowhere.
+                os.link(file.name, path)
+        except FileExistsError:
+            what = f"{shown(str(path))} is already there; nothing is overwritten by a comparison."
+            raise UsageError("REL-010", what, fix="Choose a new name.") from None
         except OSError as error:
-            if part is not None:
-                Path(part).unlink(missing_ok=True)
             raise StoreError("REL-010", f"{shown(str(path))} cannot be written: {error.strerror}.", fix="Choose another file.") from None
 
 

@@ -18,6 +18,7 @@ from shoal.protocols.pfds import local
 from shoal.protocols.pfds.dataset import Dataset
 from shoal.protocols.pfds.model import Model
 from shoal.protocols.pfds.params import GRID, Ints, Params
+from shoal.protocols.pfds.pooling import projected
 from shoal.protocols.pfds.sums import SumScript
 from shoal.study.label import Statement
 from shoal.study.manifest import Manifest
@@ -47,14 +48,17 @@ class Counted(Record):
     ----------
     rows, deviation
         The noisy count, and the standard deviation of its noise.
+    shares
+        The label's: the noisy share of each class; of a number, how far its mean is from the upper and from the lower end of its range.
     """
 
     rows: float
     deviation: Annotated[float, Field(ge=0)]
+    shares: list[Annotated[float, Field(ge=0, le=1)]]
 
 
 def counted_rows(params: Params, answers: tuple[Ints, ...], n_answering: int) -> Counted:
-    """The rows that the noisy tables of a study of variant plus add up to; each table counts every row of its holders once.
+    """The rows, and the label's shares, that the noisy tables of a study of variant plus add up to.
 
     Parameters
     ----------
@@ -62,6 +66,14 @@ def counted_rows(params: Params, answers: tuple[Ints, ...], n_answering: int) ->
         As `shoal.protocols.pfds.population.Learned` has them.
     n_answering
         Holders whose noise is in the sums; of no matter with trust local.
+
+    Notes
+    -----
+    Each table counts every row of its holders once, on the sides of its label. Shares that noise has made negative are projected.
+
+    Privacy
+    -------
+    Free: it is computed from answers that were charged for.
     """
     if params.trust == "secure-sum":
         mechanism = SumScript(params).mechanism("tables")
@@ -71,8 +83,10 @@ def counted_rows(params: Params, answers: tuple[Ints, ...], n_answering: int) ->
         tables, n = answers, local.n_tables(params)
         variance = 2 * float(local.price(params).parameters["scale"]) ** 2
     units = n * GRID
-    rows = sum(int(table.sum()) for table in tables) / units
-    return Counted(rows=rows, deviation=float(np.sqrt(variance * sum(table.size for table in tables))) / units)
+    sides = np.sum([table.reshape(-1, params.n_sides).sum(axis=0) for table in tables], axis=0) / units
+    rows = float(sides.sum())
+    deviation = float(np.sqrt(variance * sum(table.size for table in tables))) / units
+    return Counted(rows=rows, deviation=deviation, shares=projected(sides / max(rows, 1.0), 1.0).tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +104,7 @@ class Release:
     model
         Variant plus: what the rows were drawn from. Variant paper has none.
     counted
-        A charged count of the rows behind the release, if there is one.
+        A charged count of the rows behind the release, and of the sides of their label, if there is one.
     notes
         What else the statement does not cover.
 
@@ -120,6 +134,8 @@ class Release:
             raise _unfit("its model is not one that was released", "Give the pooled model; one of rows themselves never leaves.")
         if (self.model is None) != (study.variant == "paper"):
             raise _unfit("variant plus releases a model beside its rows, and variant paper none", "Give the model with variant plus only.")
+        if self.counted is not None and len(self.counted.shares) != self.params.n_sides:
+            raise _unfit("its charged count is of other classes than those of its study", "Give the count of the same study.")
 
     @cached_property
     def params(self) -> Params:

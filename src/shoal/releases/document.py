@@ -82,7 +82,7 @@ class Document(Record):
             raise _unreadable("it is not strict JSON", why) from None
         if not isinstance(plain, dict) or plain.get("format") != FORMAT:
             raise _unreadable("its content is something else")
-        if plain.get("version") != VERSION:
+        if not _same(plain.get("version"), VERSION):
             raise ReleaseError("REL-005", "The release is of a version of the format that is not known here.", fix="Upgrade shoal.")
         try:
             return cls.model_validate(plain)
@@ -133,7 +133,7 @@ def checked(document: Document, manifest: Manifest, dataset: Dataset) -> Release
     if manifest.study.pfds is None:
         raise ReleaseError("REL-005", f"The study of this release is of {manifest.study.protocol}.", fix=_AS_WRITTEN)
     model = None if document.model is None else _model(document.model, manifest)
-    with refusing("REL-007", "No statement follows from the study of this release.", _AS_WRITTEN):
+    with refusing("REL-007", "Its parts do not belong together, or no statement follows from the study of this release.", _AS_WRITTEN):
         release = Release(manifest, dataset, document.simulation, model, document.counted, tuple(document.notes))
         statement = release.statement
     if document.data.file != file_name(release, document.data.kind) or not _same(document.columns, describe_schema(release.schema)):

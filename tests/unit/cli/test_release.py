@@ -30,6 +30,7 @@ def real(tmp_path: Path) -> Path:
 def test_check_prints_label_signer_quality_and_verdict(release: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["release", "check", str(release), "--key", NORTH.public.hex()]) == 0
     printed = capsys.readouterr().out
+    assert f"release   {release}: data.csv with 500 rows\n" in printed and "by the signer's word\n" in printed
     assert "PRIVACY LABEL" in printed and "signer    north\n" in printed and f"key       {NORTH.public.hex()}" in printed
     assert printed.count("quality   ") > 5 and "verdict   valid, and signed with the key that you gave" in printed
     assert printed.endswith(f"next      shoal release compare {release} --data rows.csv\n") and "WARNING" not in printed
@@ -47,7 +48,7 @@ def test_check_tells_programs_the_same(release: Path, capsys: pytest.CaptureFixt
         assert run(["release", "check", str(release), "--json", *arguments]) == 0
         told = json.loads(capsys.readouterr().out)
         assert told["signer"] == {"name": "north", "key": NORTH.public.hex(), "is_expected": is_expected}
-        assert told["rows"] == 500 and told["simulation"] is False and told["label"]["epsilon"] == 1
+        assert (told["file"], told["rows"]) == ("data.csv", 500) and told["simulation"] is False and told["label"]["epsilon"] == 1
         assert told["quality"][0]["what"] == "rows" and told["study"] == release_of().manifest.digest.hex()
 
 
@@ -89,5 +90,8 @@ def test_compare_writes_a_file_and_says_nothing_of_it(
     printed = capsys.readouterr().out
     assert "rows released" not in printed and NOTICE in printed
     assert (tmp_path / "mine.txt").read_text().startswith(NOTICE)
+    rows = real.read_bytes()
+    assert run(["release", "compare", str(release), "--data", str(real), "--out", str(real)]) == 2
+    assert capsys.readouterr().err.startswith("REL-010  ") and real.read_bytes() == rows
     assert run(["release", "compare", str(release), "--data", str(real), "--out", str(release / "mine.txt")]) == 2
     assert capsys.readouterr().err.startswith("REL-010  ") and not (release / "mine.txt").exists()

@@ -15,6 +15,7 @@ import pytest
 
 from release_cases import NORTH, NOT_MISSING, NUMBER, PAPER, SOUTH, SUMS, release_of, resign
 from shoal.errors import ShoalError, StoreError, UsageError
+from shoal.names import shown
 from shoal.releases.artefact import DOCUMENT, MANIFEST, MAX_DOCUMENT, SIGNATURE, read, write
 from shoal.releases.content import Release, ReleaseError
 from shoal.releases.data_files import Kind, to_bytes
@@ -48,7 +49,7 @@ def test_what_is_read_is_what_was_written(edits: tuple[tuple[str, str], ...], ki
     written = write(tmp_path / "it", release, "north", NORTH, inferred=False, kind=kind)
     signed = read(tmp_path / "it", KEYS)
     assert signed.signer == Member("north", NORTH.public) == written.signer
-    assert signed.quality == written.quality
+    assert signed.quality == written.quality and signed.file == f"data.{kind}"
     assert str(signed.release.statement) == str(release.statement)
     assert signed.release.manifest.digest == release.manifest.digest
     for name, column in release.dataset.columns.items():
@@ -187,10 +188,30 @@ def test_a_file_without_end_is_not_read(written: Path) -> None:
     assert error.code == "REL-003" and "more than" in error.what
 
 
-@pytest.mark.parametrize("path", ["none", "a file", "a\0b"])
-def test_what_is_no_release_is_a_sentence(path: str, tmp_path: Path) -> None:
-    (tmp_path / "a file").write_text("")
-    assert refused(tmp_path / path).code == "REL-003"
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("none", "No such file or directory"),
+        ("a file", "it is not a directory"),
+        ("a link", "it is a link"),
+        ("a\0b", "no file has such a name"),
+    ],
+)
+def test_what_is_no_release_is_a_sentence(path: str, why: str, written: Path) -> None:
+    (written.parent / "a file").write_text("")
+    (written.parent / "a link").symlink_to(written)
+    error = refused(written.parent / path)
+    assert error.code == "REL-003" and shown(str(written.parent / path)) in error.what and why in error.what
+
+
+@pytest.mark.parametrize("name", ["README.md", "data.parquet", "simulated.csv", ".hidden", "inner/", "a\x1b[2J"])
+def test_what_nobody_signed_does_not_lie_beside_it(name: str, written: Path) -> None:
+    if name.endswith("/"):
+        (written / name).mkdir()
+    else:
+        (written / name).write_text("epsilon is 0")
+    error = refused(written, KEYS)
+    assert error.code == "REL-003" and shown(name.rstrip("/")) in error.what and "\x1b" not in error.what
 
 
 def lie(document: dict[str, Any], *path: str | int, to: Any) -> None:
@@ -226,7 +247,13 @@ def lie(document: dict[str, Any], *path: str | int, to: Any) -> None:
         (("quality", 1, "beside", "by drawing so many rows"), 0.5, "REL-009"),
         (("quality", 1, "source"), "the real rows", "REL-009"),
         (("quality",), [], "REL-009"),
+        (("quality", -1, "what"), "error on real rows", "REL-009"),
+        (("quality", -1, "value"), 1.5, "REL-009"),
+        (("quality", -1, "beside"), {"the best there is": 0.5}, "REL-009"),
+        (("quality", -1, "source"), "the released rows", "REL-009"),
         (("counted", "rows"), 40000.0, "REL-009"),
+        (("counted", "shares"), [0.5, 0.5], "REL-009"),
+        (("counted", "shares"), [1.0], "REL-007"),
         (("columns", "features", 0, "range"), [0.0, 1.0], "REL-005"),
         (("signer", "name"), "a\x1b[2J", "REL-004"),
         (("signer", "key"), SOUTH.public.hex(), "REL-004"),
@@ -235,6 +262,8 @@ def lie(document: dict[str, Any], *path: str | int, to: Any) -> None:
         (("data", "file"), "../it/data.csv", "REL-005"),
         (("data", "file"), "simulated.csv", "REL-003"),
         (("version",), 2, "REL-005"),
+        (("version",), True, "REL-005"),
+        (("version",), 1.0, "REL-005"),
         (("format",), "another", "REL-005"),
         (("simulation",), 0, "REL-005"),
     ],

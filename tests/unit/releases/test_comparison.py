@@ -112,9 +112,20 @@ def test_it_is_never_written_into_a_release(comparison: Comparison, tmp_path: Pa
 
 
 def test_a_file_that_cannot_be_written_is_a_sentence(comparison: Comparison, tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    for place in ("none/mine.txt", "there"):
-        with pytest.raises(StoreError) as caught:
+    with pytest.raises(StoreError, match="cannot be written") as caught:
+        comparison.write(tmp_path / "none/mine.txt")
+    assert caught.value.code == "REL-010" and not list(tmp_path.iterdir())
+
+
+def test_nothing_is_overwritten(comparison: Comparison, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("the real rows")
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "link").symlink_to("rows.csv")
+    (tmp_path / "nowhere").symlink_to("none.txt")
+    before = sorted(tmp_path.iterdir())
+    for place in ("rows.csv", "directory", "link", "nowhere"):
+        with pytest.raises(UsageError, match="is already there") as caught:
             comparison.write(tmp_path / place)
         assert caught.value.code == "REL-010"
-    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+    assert sorted(tmp_path.iterdir()) == before and (tmp_path / "rows.csv").read_text() == "the real rows"
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "nowhere").is_symlink()

@@ -10,6 +10,7 @@ import pytest
 from release_cases import N_ROWS, NOT_MISSING, PAPER, SUMS, real_rows, release_of, study_of
 from shoal.entropy import SeededEntropy
 from shoal.errors import SpecError
+from shoal.protocols.pfds import local
 from shoal.protocols.pfds.fitting import own_model, ridge_model
 from shoal.protocols.pfds.home import at_home
 from shoal.protocols.pfds.params import Rows
@@ -68,9 +69,27 @@ def test_rows_are_counted_with_the_noise_that_is_stated(edits: tuple[tuple[str, 
     study = study_of(*edits)
     params, digest = params_of(study), Manifest(study).digest
     cells = np.zeros((N_ROWS, len(params.arities)), np.int64) + params.starts[:-1]
-    rows = Rows(cells, np.tile([256, 0], (N_ROWS, 1)), np.arange(N_ROWS) % params.n_holders)
+    rows = Rows(cells, np.tile([192, 64], (N_ROWS, 1)), np.arange(N_ROWS) % params.n_holders)
     runs = [counted_rows(params, simulate(params, rows, digest, SeededEntropy(seed)).answers, params.n_holders) for seed in range(60)]
     [deviation] = {run.deviation for run in runs}
     found = np.array([run.rows for run in runs]) - N_ROWS
     assert abs(found.mean()) < 4 * deviation / np.sqrt(60)
     assert 0.6 * deviation < found.std() < 1.5 * deviation
+    # Half of the noise, by variance, is on each side.
+    shares = np.array([run.shares for run in runs])
+    assert np.all(np.abs(shares.mean(axis=0) - [0.75, 0.25]) < 4 * deviation / N_ROWS / np.sqrt(2 * 60))
+
+
+def test_shares_that_noise_has_made_negative_are_none() -> None:
+    params = params_of(study_of())
+    for sides, shares in (((500, -900), [1, 0]), ((-500, -900), [1, 0]), ((0, 0), [0.5, 0.5])):
+        counted = counted_rows(params, (np.array([*sides, *sides]) * 256,), 1)
+        assert counted.shares == shares and counted.rows == 2 * sum(sides) / local.n_tables(params)
+
+
+def test_a_count_is_of_the_classes_of_its_study() -> None:
+    release = release_of()
+    assert release.counted is not None
+    with pytest.raises(SpecError, match="other classes") as caught:
+        replace(release, counted=release.counted.replace(shares=[0.5, 0.25, 0.25]))
+    assert caught.value.code == "REL-002"

@@ -40,9 +40,13 @@ def test_a_document_comes_back() -> None:
         WHOLE.replace(b'"rows": 500', b'"rows": 500, "run": "me"'),
         WHOLE.replace(b'"name": "north"', b'"name": "\\ud800"'),
         WHOLE.replace(b'"version": 1', b'"version": 1.5'),
+        WHOLE.replace(b'"version": 1', b'"version": 1.0'),
+        WHOLE.replace(b'"version": 1', b'"version": true'),
         json.dumps(json.loads(WHOLE) | {"notes": ["x"] * 101}).encode(),
-        json.dumps(json.loads(WHOLE) | {"counted": {"rows": 1e999, "deviation": 1.0}}).encode(),
-        json.dumps(json.loads(WHOLE) | {"counted": {"rows": 1.0, "deviation": -1.0}}).encode(),
+        json.dumps(json.loads(WHOLE) | {"counted": {"rows": 1e999, "deviation": 1.0, "shares": [0.5, 0.5]}}).encode(),
+        json.dumps(json.loads(WHOLE) | {"counted": {"rows": 1.0, "deviation": -1.0, "shares": [0.5, 0.5]}}).encode(),
+        json.dumps(json.loads(WHOLE) | {"counted": {"rows": 1.0, "deviation": 1.0, "shares": [-0.5, 1.5]}}).encode(),
+        json.dumps(json.loads(WHOLE) | {"counted": {"rows": 1.0, "deviation": 1.0}}).encode(),
     ],
 )
 def test_anything_else_is_refused(data: bytes) -> None:
