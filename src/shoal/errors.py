@@ -89,7 +89,7 @@ CODES: dict[str, str] = {
     "PFDS-002": "A course of a PFDS study was named that one cannot count with. A holder does not answer.",
     "PFDS-003": "A message of a PFDS study is not due: of another round than its course, a second one, or another model than the first.",
     "PFDS-004": "A PFDS study was given up, because too few holders have answered in time. What was sent is spent.",
-    "PFDS-005": "Figures or rows were put together that no study has: too few holders for the noise, more or fewer than it has, or rows that were not encoded.",
+    "PFDS-005": "Figures or rows were put together that no study has: another number of holders, or rows that were not encoded.",
     "PFDS-101": "A holder's tree does not fit its study: its levels, attributes, split values or labels. It is left out.",
     "PFDS-102": "A holder's data does not fit its study: its size, its columns, or a value that the schema does not have. It is left out.",
     "CRYPTO-001": "A signature, a sealed box, a share of a secret or a public key does not verify. What came with it is not used.",

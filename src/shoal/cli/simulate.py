@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
+from itertools import compress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +37,7 @@ from shoal.study.spec import Study
 
 MAX_REPEATS = 10_000
 MAX_IN_FLIGHT = 10_000
+_BUDGET = ("epsilon", "delta")
 _PRICES = ("total", "charged", "paper_epsilon", "central")
 REMARK = (
     "a simulation: nothing was sent, and these rows are not protected by it; scores and yardsticks were computed on the rows themselves"
@@ -76,8 +78,9 @@ def simulate(
     seed
         All randomness follows from it: which rows are set aside, who is asked what, and the noise.
     sweep
-        Values to vary, such as epsilon=0.5,1,2: epsilon and size; n_partitions, n_subsets and subset_size of anonml; n_updates,
-        n_instances, learning_rate, clip and batch_size of ddml; n_databases, max_colluders and depth of sdq. Several make a grid.
+        Values to vary, such as epsilon=0.5,1,2: epsilon, delta and size; n_partitions, n_subsets and subset_size of anonml; n_updates,
+        n_instances, learning_rate, clip and batch_size of ddml; n_databases, max_colluders and depth of sdq; n_holders,
+        max_colluders and max_depth of pfds. Several make a grid.
     repeats
         Runs of each point, for the standard error.
     jobs
@@ -86,7 +89,8 @@ def simulate(
         local, or dask:ADDRESS of a cluster on this machine or behind tls://, inside your own trust domain: the rows travel to it.
     out
         A new directory for run.json, which is what --json prints, and model.json: simulated, true, and model, that of the first run.
-        A tree is there as tree.txt and tree.svg too, and what pfds releases as a signed release, marked as a simulation.
+        A tree is there as tree.txt and tree.svg too, and what pfds releases as a signed release, marked as a simulation; there is none
+        where fewer take part than the study's minimum.
     dropout
         Share of the people, devices, databases or holders that do not answer. Databases of sdq and holders of pfds, rounded up, are away
         before the study begins; none vanishes later, as one might that sits in the committee.
@@ -104,7 +108,7 @@ def simulate(
         Print one JSON object.
     """
     spec, sweeps = load(study), parse_sweeps(sweep or [])
-    _check(repeats, dropout, without_perturbation and "epsilon" in sweeps)
+    _check(repeats, dropout, without_perturbation and not sweeps.keys().isdisjoint(_BUDGET))
     _check_devices(spec, in_flight, order, device)
     if holder is not None and spec.protocol not in ("sdq", "pfds"):
         what = f"--holder is about the databases of sdq and the holders of pfds; this study is of {spec.protocol}."
@@ -159,7 +163,10 @@ def simulate(
         "seconds": seconds,
     }
     files = files_of(result, points, params, runs)
-    releases = [] if spec.protocol != "pfds" or without_perturbation else list(zip(points, tasks[::repeats], strict=True))
+    is_released = spec.protocol == "pfds" and not without_perturbation
+    # A study that is given up releases nothing, whatever it would have learned.
+    enough = [outcomes[0].people >= point.study.participation.minimum for point, outcomes in zip(points, runs, strict=True)]
+    releases = list(compress(zip(points, tasks[::repeats], strict=True), enough)) if is_released else []
     failure = None if out is None else _write(out, files, releases, split)
     base = f"shoal simulate {shell_word(study)} --data {shell_word(data)}"
     next_command = f"{base} --sweep epsilon=0.5,1,2,4" if not sweeps else f"shoal check {shell_word(study)}"
@@ -178,8 +185,8 @@ def _check(repeats: int, dropout: float, is_contradiction: bool) -> None:
     if not 0 <= dropout < 1:
         raise UsageError("USAGE-001", f"--dropout {dropout} is not a share that leaves some who answer.", fix="--dropout 0.2")
     if is_contradiction:
-        what = "Without perturbation there is no epsilon that could be varied."
-        raise UsageError("USAGE-001", what, fix="Leave out --without-perturbation, or the sweep of epsilon.")
+        what = "Without perturbation there is no epsilon or delta that could be varied."
+        raise UsageError("USAGE-001", what, fix="Leave out --without-perturbation, or the sweep of epsilon or delta.")
 
 
 def _check_devices(study: Study, in_flight: int, order: str, device: str | None) -> None:
@@ -214,7 +221,7 @@ def _written(out: Path, files: dict[str, str]) -> str:
     made = releases if len(releases) < 2 else [f"{releases[0]} to {releases[-1]}"]
     alone = [name for name in files if "/" not in name]
     kinds = sorted({name.partition("/")[2] for name in files if "/" in name})
-    # Each point has a release; where there is one point only, it is the directory itself.
+    # A point whose study was not given up has a release; where there is one point only, it is the directory itself.
     (kinds or alone).extend(made)
     of_points = f"; in a directory of each point {', '.join(kinds)}" if kinds else ""
     return f"{shown(str(out))}: {', '.join(alone)}{of_points}"

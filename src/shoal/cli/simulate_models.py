@@ -16,7 +16,7 @@ def model_lines(result: Mapping[str, Any]) -> list[str]:
     if result["protocol"] == "ddml":
         return [f"model     {_weights(points)}", f"traffic   {_traffic(result)}"]
     if result["protocol"] == "pfds":
-        return [f"model     {_release(points)}", *([f"at home   {_gain(points[0])}"] if len(points) == 1 else [])]
+        return [f"model     {_release(points)}", f"at home   {_gain(points, result['repeats'])}"]
     return [f"model     {_learner(points)}"] if result["protocol"] == "sdq" else []
 
 
@@ -64,19 +64,26 @@ def _released(point: Mapping[str, Any]) -> str:
         by = "all trees" if point["labelling"] == "shared" else "the tree that they come from"
         how = "" if point["projection"] else ", counts as they are"
         return f"a regression on rows made up by private trees of {point['depth']} levels{how}, and labelled by {by}"
-    n = point["n_holders"]
+    n_all, n_there = point["n_holders"], point["people"]
+    holders = counted(n_all, "holder") if n_there == n_all else f"{n_there} of {counted(n_all, 'holder')}"
     if point["trust"] == "local":
         noise = "without noise" if point["noise"] is None else "with all of the noise"
-        return f"the pooled tables of {n} holders, each of {counted(point['n_tables'], 'attribute')} {noise}"
+        return f"the pooled tables of {holders}, each of {counted(point['n_tables'], 'attribute')} {noise}"
     noise = "no noise" if point["noise"] is None else f"a share of the noise from each, made for {point['n_honest']} honest ones"
-    return f"sums over {n} holders; {noise}"
+    return f"sums over {holders}; {noise}"
 
 
-def _gain(point: Mapping[str, Any]) -> str:
-    """How many holders are better off with the release."""
-    told = point["at_home"]
-    who = f"{per_cent(told['gain']['value'])} of {counted(told['n_holders'], 'holder')}"
-    return f"{who} do better with the release than with their own rows alone"
+def _gain(points: Sequence[Mapping[str, Any]], repeats: int) -> str:
+    """How many holders are better off with the release, by what measure, and among how many; of a sweep what its column says."""
+    told, n_all = [point["at_home"] for point in points], max(point["n_holders"] for point in points)
+    fewest, most = min(one["n_holders"] for one in told), max(one["n_holders"] for one in told)
+    tried = counted(most, "holder") if fewest == most else f"{fewest} to {counted(most, 'holder')}"
+    drawn = f" drawn from {n_all}" if most < n_all else ""
+    better = "predict more accurately" if "accuracy" in told[0]["home"] else "have a smaller RMSE"
+    than = f"{better} with the release than with their own rows alone (over {counted(repeats, 'run')}; a tie is no gain)"
+    if len(points) > 1:
+        return f"gain is the share of {tried}{drawn} that {than}"
+    return f"{per_cent(told[0]['gain']['value'])} of {tried}{drawn} {than}"
 
 
 def _kind(point: Mapping[str, Any]) -> str:

@@ -96,8 +96,10 @@ def _warnings(result: Mapping[str, Any]) -> list[str]:
     few = [point for point in points if point["people"] < point["minimum"]]
     if few:
         minimum = max(point["minimum"] for point in few)
+        none = "; nothing is released" if result["protocol"] == "pfds" else ""
         found.append(
-            f"{_who(few, points, 'learn')} nothing from fewer than {counted(minimum, 'participant')}; this is what it would have learned."
+            f"{_who(few, points, 'learn')} nothing from fewer than {counted(minimum, 'participant')}{none}; "
+            "this is what it would have learned."
         )
     return found
 
@@ -153,7 +155,7 @@ def _price(points: Sequence[Mapping[str, Any]]) -> str:
         whole = "; everything that a device sends, which its ledger counts, costs more" if _is_whole(points) else ""
         if "mechanism" in points[0]:
             return f"epsilon as below ({scope}){whole}"
-        return f"epsilon by {_kind_of_sum(total)}{'' if paper is None else ', and by equation 6'}{crowd}, as below ({scope})"
+        return f"epsilon by {_kinds_of_sum(points)}{'' if paper is None else ', and by equation 6'}{crowd}, as below ({scope})"
     by_paper = "" if paper is None else f"; by equation 6, which takes features for independent, {show(paper)}"
     central, charged = points[0]["central"], points[0]["charged"]
     whole = f"; everything that a device sends: epsilon {show(charged['epsilon'])}, which its ledger counts" if _is_whole(points) else ""
@@ -162,9 +164,9 @@ def _price(points: Sequence[Mapping[str, Any]]) -> str:
     return f"epsilon {show(total['epsilon'])}{delta} by {total['how']} ({scope}){whole}{by_paper}{crowd}"
 
 
-def _kind_of_sum(total: Mapping[str, Any]) -> str:
-    """How the releases add up: plainly, or in a sum of another kind that a delta allows."""
-    return str(total["how"].partition(" of ")[0])
+def _kinds_of_sum(points: Sequence[Mapping[str, Any]]) -> str:
+    """How the releases add up: plainly, or in a sum of another kind that a delta allows; some points may have one and some none."""
+    return " or ".join(dict.fromkeys(point["total"]["how"].partition(" of ")[0] for point in points))
 
 
 def _is_whole(points: Sequence[Mapping[str, Any]]) -> bool:
@@ -190,7 +192,7 @@ def _answers(point: Mapping[str, Any]) -> str:
 def _table(result: Mapping[str, Any]) -> list[str]:
     points = result["points"]
     keys = list(points[0]["settings"])
-    prices = [_price_cells(point) for point in points] if len(points) > 1 else [{}]
+    prices = [_price_cells(point, points) for point in points] if len(points) > 1 else [{}]
     measures = list(points[0]["scores"])
     homes = [_home_cells(point, measures[0]) for point in points] if len(points) > 1 else [{}]
     heads = [*(keys or [""]), *prices[0], *(_HEADS[measure] for measure in measures), *homes[0]]
@@ -233,7 +235,7 @@ def _home_cells(point: Mapping[str, Any], measure: str) -> dict[str, str]:
     return {f"{_HEADS[measure]} at home": home, "by own rows alone": own, "gain": per_cent(told["gain"]["value"])}
 
 
-def _price_cells(point: Mapping[str, Any]) -> dict[str, str]:
+def _price_cells(point: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """What a point of a sweep costs, by the heads of its columns."""
     total, paper, central = point["total"], point["paper_epsilon"], point["central"]
     if "mechanism" in point:
@@ -241,7 +243,7 @@ def _price_cells(point: Mapping[str, Any]) -> dict[str, str]:
         alone = {"each weight": show(total["epsilon"])} if whole and _is_whole([point]) else {}
         return {**alone, **whole, "noise": point["mechanism"] or "none"}
     return {
-        **({} if total is None else {_kind_of_sum(total): show(total["epsilon"])}),
+        **({} if total is None else {_kinds_of_sum(points): show(total["epsilon"])}),
         **({} if paper is None else {"equation 6": show(paper)}),
         **({} if central is None else {"crowd epsilon": show(central["epsilon"]), "crowd delta": show(central["delta"])}),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
 from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -23,6 +24,8 @@ from shoal.protocols.pfds.dataset import Dataset
 from shoal.protocols.pfds.params import Floats, Ints, Params, cells_of
 
 _MOST_STEPS = 1000
+_MOST_BITS = 400
+"""Sums of squares of numbers below two to this power are numbers, however many there are."""
 
 
 def make_learner(learner: object, is_number: bool) -> Any:
@@ -34,13 +37,30 @@ def make_learner(learner: object, is_number: bool) -> Any:
     Ridge()
     """
     if isinstance(learner, BaseEstimator):
-        return clone(learner)
+        return clone(_of_its_kind(learner, is_number))
+    if isinstance(learner, type) and issubclass(learner, BaseEstimator):
+        name = learner.__name__
+        raise EstimatorError(
+            "USAGE-001", f"learner is a class: give {name}().", why="A class has no settings yet.", fix=f"learner={name}()"
+        )
     makers = {"ridge": Ridge} if is_number else {"logistic": lambda: LogisticRegression(max_iter=_MOST_STEPS), "svm": LinearSVC}
     if not isinstance(learner, str) or learner not in makers:
         told = f"learner = {learner!r:.60}" if isinstance(learner, str) else f"learner is of type {type(learner).__name__}"
         named = " or ".join(f'"{name}"' for name in makers)
         raise EstimatorError("USAGE-001", f"{told}, which cannot be trained.", fix=f"Give {named}, a model of scikit-learn, or None.")
     return makers[learner]()
+
+
+def _of_its_kind(learner: BaseEstimator, is_number: bool) -> BaseEstimator:
+    """The same model, if it predicts what is asked for: a number, or a class. A pipeline does what its last step does."""
+    if (is_regressor if is_number else is_classifier)(learner):
+        return learner
+    wanted, example = ("regressor", "Ridge()") if is_number else ("classifier", "LogisticRegression()")
+    what = f"learner is of type {type(learner).__name__}, which is no {wanted}."
+    why = f"The label is a {'number' if is_number else 'category'}."
+    raise EstimatorError(
+        "USAGE-001", what, why=why, fix=f"Give a {wanted} of scikit-learn, such as {example}, or a pipeline that ends in one."
+    )
 
 
 def one_hot(params: Params, columns: Columns) -> csr_array:
@@ -76,6 +96,7 @@ class Learned:
         """
         parts = [one for one in datasets if len(one)] or [_nothing(params)]
         labels = np.concatenate([one.labels for one in parts])
+        labels = labels / _unit(params) if params.is_number else labels
         if len(np.unique(labels)) < 2 or not any(map(len, datasets)):
             learner = DummyRegressor() if params.is_number else DummyClassifier()
         columns = {name: np.concatenate([one.columns[name] for one in parts]) for name in params.schema.names}
@@ -103,12 +124,20 @@ class Learned:
         label = self.params.label
         assert isinstance(label, Numeric)
         found = np.asarray(self.model.predict(_inputs(self.params, self.model, columns)), np.float64)
-        return np.clip(found.reshape(-1), label.low, label.high)
+        with np.errstate(over="ignore"):
+            return np.clip(found.reshape(-1) * _unit(self.params), label.low, label.high)
 
 
 def _inputs(params: Params, model: Any, columns: Columns) -> Any:
     inputs = one_hot(params, columns)
     return inputs if get_tags(model).input_tags.sparse else inputs.toarray()
+
+
+def _unit(params: Params) -> float:
+    """In what numbers are learned: in themselves, or where they are too large to be squared in a power of two, which loses nothing."""
+    assert isinstance(params.label, Numeric)
+    largest = max(abs(params.label.low), abs(params.label.high))
+    return math.ldexp(1.0, max(0, math.frexp(largest)[1] - _MOST_BITS))
 
 
 def _nothing(params: Params) -> Dataset:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shoal.domain import Columns
+from shoal.names import counted
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SharedDataset:
     """Rows that were shared. They are made up, and anyone may have them.
 
@@ -25,12 +26,16 @@ class SharedDataset:
         Whose rows stand behind them; None for the pool of all who share.
     """
 
-    X: Any = field(repr=False)
-    y: npt.NDArray[Any] = field(repr=False)
+    X: Any
+    y: npt.NDArray[Any]
     holder: Any = None
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def __repr__(self) -> str:
+        n_rows, n_columns = self.X.shape
+        return f"SharedDataset({counted(n_rows, 'row')}, {counted(n_columns, 'column')}, holder={self.holder!r})"
 
 
 def frame_like(X: Any, columns: Columns) -> Any:

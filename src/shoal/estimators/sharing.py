@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import clone
+from sklearn.base import clone, is_regressor
 
 from shoal.cells import as_column
 from shoal.domain import Schema
@@ -93,6 +93,7 @@ class Sharing(Estimator):
 
     def _learn(self, X: Any, y: Any, holders: Any) -> None:
         schema, columns, labels = self._read(X, y)
+        learner = None if self._is_pooled else self._make_learner()
         entropy = entropy_of(self.random_state)
         fewest = _FEWEST_IN_A_SUM if self.trust == "secure-sum" else 1
         whose = dealt_or_named(holders, len(labels), entropy, "holder", fewest)
@@ -102,7 +103,6 @@ class Sharing(Estimator):
         study = make_study(schema, len(sharers), self._settings(len(sharers), int(is_shared.sum())))
         privacy = self._privacy(study, [TRUE_SIZE, *([not_named("holders")] if holders is None else [])])
         params = replace(params_of(study), epsilon=math.inf) if self._is_bare else params_of(study)
-        learner = None if self._is_pooled else self._make_learner(params)
         rows = Dataset(schema.encode(columns), self._encode_labels(schema, labels))
         shared = np.searchsorted(sharers, whose[is_shared])
         datasets, predictors = _released(params, _taken(rows, is_shared), shared, entropy)
@@ -127,9 +127,10 @@ class Sharing(Estimator):
         """Whether the pooled model itself predicts, and nothing else is trained on the released rows."""
         return self.learner is None and self.variant == "plus"
 
-    def _make_learner(self, params: Params) -> Any:
-        default = "ridge" if params.is_number else "logistic"
-        return make_learner(default if self.learner is None else self.learner, params.is_number)
+    def _make_learner(self) -> Any:
+        is_number = is_regressor(self)
+        default = "ridge" if is_number else "logistic"
+        return make_learner(default if self.learner is None else self.learner, is_number)
 
     def _draw_sharers(self, n_holders: int, fewest: int, entropy: Entropy) -> Ints:
         """The numbers of those who share, rising."""

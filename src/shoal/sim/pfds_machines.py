@@ -14,6 +14,7 @@ from shoal.entropy import SeededEntropy
 from shoal.protocols.machines import Aggregator, Peer
 from shoal.protocols.pfds.paper import Points
 from shoal.protocols.pfds.params import Params, Rows
+from shoal.protocols.pfds.publishing import check_number
 from shoal.protocols.pfds.reader import Reader
 from shoal.protocols.pfds.sharing_aggregator import SharingAggregator
 from shoal.protocols.pfds.sharing_peer import SharingPeer, SharingReader
@@ -57,6 +58,11 @@ def machines(
     peer, aggregator
         Other classes in place of those of the study's trust.
 
+    Raises
+    ------
+    SpecError
+        ``PFDS-005``: there are rows of more or fewer holders than the study has.
+
     Examples
     --------
     >>> import numpy as np
@@ -69,7 +75,7 @@ def machines(
     Home(of the holder's own rows: never leaves)
     """
     assert params.variant == "plus"
-    entropy, names = SeededEntropy(seed).spawn("pfds machines"), tuple(f"peer-{i}" for i in range(len(rows)))
+    entropy, names = SeededEntropy(seed).spawn("pfds machines"), _names(params, len(rows))
     study = entropy.spawn("study").bytes(32)
     reading = {f"reader-{i}": Reader(params, study, own) for i, own in enumerate(readers)}
     if params.trust == "local":
@@ -105,8 +111,14 @@ def paper_machines(
     >>> list(run_local(*paper_machines(params, [points] * 3), SeededEntropy(1)).results["peer-0"].datasets)
     ['peer-0', 'peer-1', 'peer-2']
     """
-    names = tuple(f"peer-{i}" for i in range(len(points)))
+    names = _names(params, len(points))
     study = SeededEntropy(seed).spawn("pfds machines").spawn("study").bytes(32)
     sharing = {name: peer(params, study, name, own) for name, own in zip(names, points, strict=True)}
     reading = {f"reader-{i}": SharingReader(params, study) for i in range(n_readers)}
     return aggregator(params, study, names, patience), {**sharing, **reading}
+
+
+def _names(params: Params, n: int) -> tuple[str, ...]:
+    # Before a peer is made: one too many has no attributes to count.
+    check_number(params, n)
+    return tuple(f"peer-{i}" for i in range(n))

@@ -11,29 +11,36 @@ from pydantic import ValidationError
 
 from shoal.errors import SpecError, UsageError
 from shoal.names import shown
+from shoal.protocols.pfds.params import Params as PFDSParams
 from shoal.protocols.sdq.params import default_choice
 from shoal.sim.scores import Errors, Mean, Scores, mean_of
 from shoal.study.explain import explain
-from shoal.study.rules import default_colluders
-from shoal.study.settings import SDQ
+from shoal.study.rules import UNITS, default_colluders
+from shoal.study.settings import PFDS, SDQ
 from shoal.study.spec import Study
 
-SWEPT = {
-    "epsilon": ("privacy", float),
-    "n_updates": ("privacy", int),
-    "size": ("participation", int),
-    "n_partitions": ("anonml", int),
-    "n_subsets": ("anonml", int),
-    "subset_size": ("anonml", int),
-    "n_instances": ("ddml", int),
-    "learning_rate": ("ddml", float),
-    "clip": ("ddml", float),
-    "batch_size": ("ddml", int),
-    "n_databases": ("sdq", int),
-    "max_colluders": ("sdq", int),
-    "depth": ("sdq", int),
+SWEPT: dict[str, tuple[tuple[str, ...], type[float]]] = {
+    "epsilon": (("privacy",), float),
+    "delta": (("privacy",), float),
+    "n_updates": (("privacy",), int),
+    "size": (("participation",), int),
+    "n_partitions": (("anonml",), int),
+    "n_subsets": (("anonml",), int),
+    "subset_size": (("anonml",), int),
+    "n_instances": (("ddml",), int),
+    "learning_rate": (("ddml",), float),
+    "clip": (("ddml",), float),
+    "batch_size": (("ddml",), int),
+    "n_databases": (("sdq",), int),
+    "n_holders": (("pfds",), int),
+    "max_colluders": (("sdq", "pfds"), int),
+    "depth": (("sdq",), int),
+    "max_depth": (("pfds",), int),
 }
-"""What may be varied: key -> its table in the study file, and its kind."""
+"""What may be varied: key -> its table in the study file, which may be that of either of two protocols, and its kind."""
+
+_MEMBERS = {"sdq": "n_databases", "pfds": "n_holders"}
+"""Protocols whose minimum counts members, and the key that says how many there are."""
 
 Settings = dict[str, float]
 
@@ -111,13 +118,14 @@ def vary(study: Study, settings: Settings) -> Study:
     """The study with some figures replaced; an error where that breaks a rule of the study file."""
     content = study.content()
     for key, value in settings.items():
-        table = SWEPT[key][0]
+        table = _table(study, key)
         content[table] = {**(content[table] or {}), key: value}
-    asked = content["participation"]
-    if study.sdq is not None:
-        # As many databases as before may drop out.
-        asked["minimum"] = max(1, asked["minimum"] + content["sdq"]["n_databases"] - study.sdq.n_databases)
-        content["sdq"] = _by_their_rules(study.sdq, content["sdq"], settings)
+    asked, before = content["participation"], study.sdq or study.pfds
+    if before is not None:
+        # As many databases or holders as before may drop out.
+        n = _MEMBERS[study.protocol]
+        asked["minimum"] = max(1, asked["minimum"] + content[study.protocol][n] - getattr(before, n))
+        content[study.protocol] = _by_their_rules(before, content[study.protocol], settings)
     else:
         # Whoever varies the size does not ask for a minimum that it cannot reach.
         asked["minimum"] = min(asked["minimum"], max(1, asked["size"]))
@@ -128,10 +136,26 @@ def vary(study: Study, settings: Settings) -> Study:
         raise SpecError(first.code, f"sweep  {first.what}", fix=first.fix) from None
 
 
-def _by_their_rules(before: SDQ, varied: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    """The table [sdq] without the figures that were what their rule gives, so that it gives them anew."""
-    n, c = before.n_databases, before.max_colluders
-    follows = {"max_colluders": c == default_colluders(n), "choice": before.choice == default_choice(n, c)}
+def _table(study: Study, key: str) -> str:
+    """Where the study has a key; an error where it is one of other protocols."""
+    tables = SWEPT[key][0]
+    if study.protocol in tables or tables[0] not in UNITS:
+        return study.protocol if study.protocol in tables else tables[0]
+    own = [name for name, (places, _) in SWEPT.items() if study.protocol in places]
+    what = f"sweep  {key} is a figure of {' and '.join(tables)}, and the study is of {study.protocol}."
+    raise SpecError("SPEC-022", what, fix=f"Vary epsilon, size, or one of {study.protocol}'s own: {', '.join(own)}.")
+
+
+def _by_their_rules(before: SDQ | PFDS, varied: dict[str, Any], settings: Settings) -> dict[str, Any]:
+    """The table of a protocol without the figures that were what their rule gives, so that it gives them anew."""
+    c = before.max_colluders
+    if isinstance(before, SDQ):
+        n = before.n_databases
+        follows = {"choice": before.choice == default_choice(n, c)}
+    else:
+        n = before.n_holders
+        follows = {"n_levels": before.n_levels == min(PFDSParams.n_levels, before.max_depth or 0)}
+    follows["max_colluders"] = c == default_colluders(n)
     return {key: value for key, value in varied.items() if key in settings or not follows.get(key)}
 
 

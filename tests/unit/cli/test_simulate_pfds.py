@@ -58,7 +58,8 @@ def test_prints_holders_price_and_what_they_have_at_home(home: Path, capsys: pyt
     assert "price     epsilon 1.0 by plain sum of 1 release (unit record, relation add-remove, against all who read the release)" in text
     assert f"answers   {n_figures:,} noisy figures shared by 8 holders (first run)" in text
     gain = point["at_home"]["gain"]["value"]
-    assert f"at home   {100 * gain:.0f} % of 8 holders do better with the release than with their own rows alone" in text
+    than = "predict more accurately with the release than with their own rows alone (over 2 runs; a tie is no gain)"
+    assert f"at home   {100 * gain:.0f} % of 8 holders {than}\n" in text
     heads = (
         "this study ",
         "home models, mean of 8 holders ",
@@ -87,7 +88,8 @@ def test_a_sweep_has_them_in_columns(home: Path, capsys: pytest.CaptureFixture[s
     [head] = [line for line in text.splitlines() if line.startswith("epsilon  ")]
     assert head.split("  ")[-1] == "gain" and "plain sum  accuracy" in head and "accuracy at home" in head and "by own rows alone" in head
     rows = [line for line in text.splitlines() if line.startswith(("0.5 ", "8 "))]
-    assert len(rows) == 2 and all(row.endswith(" %") for row in rows) and "at home   " not in text
+    assert len(rows) == 2 and all(row.endswith(" %") for row in rows)
+    assert "\nat home   gain is the share of 8 holders that predict more accurately with the release than" in text
 
 
 @pytest.mark.parametrize(
@@ -97,6 +99,12 @@ def test_a_sweep_has_them_in_columns(home: Path, capsys: pytest.CaptureFixture[s
         ((SUMS,), ("--without-perturbation",), "model     sums over 8 holders; no noise\n"),
         ((), ("--without-perturbation",), "model     the pooled tables of 8 holders, each of 4 attributes without noise\n"),
         ((), ("--without-perturbation",), " figures shared by 8 holders (first run)"),
+        ((), ("--dropout", "0.25"), "model     the pooled tables of 6 of 8 holders, each of 2 attributes with all of the noise\n"),
+        ((SUMS,), ("--dropout", "0.25"), "model     sums over 6 of 8 holders; a share of the noise from each, made for 3 honest ones\n"),
+        ((("n_holders = 8", "n_holders = 24"),), (), " % of 20 holders drawn from 24 predict more accurately with"),
+        ((), ("--sweep", "n_holders=4,8"), "gain is the share of 4 to 8 holders that predict"),
+        ((), ("--sweep", "n_holders=4,24"), "gain is the share of 4 to 20 holders drawn from 24 that predict"),
+        ((SUMS,), ("--sweep", "delta=0,1e-6"), "price     epsilon by plain sum or zero-concentrated sum, as below"),
         ((SUMS, DELTA), (), "price     epsilon 1.0, delta 1e-06 by zero-concentrated sum of "),
         ((SUMS, DELTA), ("--sweep", "epsilon=0.5,1"), "price     epsilon by zero-concentrated sum, as below (unit record"),
         (TREES, (), "model     a regression on rows made up by private trees of 3 levels, and labelled by all trees\n"),
@@ -121,6 +129,7 @@ def test_a_number_is_scored_by_its_errors(home: Path, capsys: pytest.CaptureFixt
     text = printed(home, capsys)
     [point] = told(home, capsys)["points"]
     assert list(point["at_home"]["home"]) == ["rmse", "mean_absolute_error", "r_squared"]
+    assert " % of 8 holders have a smaller RMSE with the release than with their own rows alone (over 2 runs;" in text
     assert "\nmean of the label " in text and "\nhome models, mean of 8 holders " in text
 
 
@@ -149,8 +158,23 @@ class TestFiles:
 
     def test_those_who_drop_out_release_nothing(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         write(home, *TREES)
-        told(home, capsys, "--dropout", "0.2", "--out", str(home / "one"))
-        assert len(list((home / "one").glob("release-*"))) == 4
+        told(home, capsys, "--dropout", "0.1", "--out", str(home / "one"))
+        assert len(list((home / "one").glob("release-*"))) == 5
+
+    @pytest.mark.parametrize("edits", [(), TREES], ids=["plus", "paper"])
+    def test_a_study_that_is_given_up_releases_nothing(
+        self, edits: tuple[tuple[str, str], ...], home: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        write(home, *edits)
+        text = printed(home, capsys, "--dropout", "0.5", "--out", str(home / "one"))
+        assert sorted(path.name for path in (home / "one").iterdir()) == ["model.json", "run.json"]
+        assert "participants; nothing is released; this is what it would have learned.\n" in text
+        assert f"wrote     {home}/one: run.json, model.json\n" in text
+
+    def test_of_a_sweep_only_the_points_that_are_not_given_up_do(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        text = printed(home, capsys, "--dropout", "0.2", "--sweep", "n_holders=8,16", "--out", str(home / "two"))
+        assert (home / "two" / "n_holders=8" / "release").is_dir() and not (home / "two" / "n_holders=16" / "release").exists()
+        assert "WARNING   1 of 2 points learns nothing from fewer than 14 participants; nothing is released" in text
 
     def test_of_a_sweep_stand_by_point(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         text = printed(home, capsys, "--sweep", "epsilon=0.5,1", "--out", str(home / "two"))
@@ -206,3 +230,9 @@ def test_a_declared_size_far_from_the_rows_is_told(home: Path, capsys: pytest.Ca
 def test_holders_are_no_devices(options: tuple[str, str], home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate(home, *options) == 2
     assert "are about the devices of ddml; this study is of pfds" in capsys.readouterr().err
+
+
+def test_without_noise_no_delta_is_varied(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(home, SUMS)
+    assert simulate(home, "--without-perturbation", "--sweep", "delta=1e-6,1e-8") == 2
+    assert "there is no epsilon or delta that could be varied" in capsys.readouterr().err

@@ -6,9 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.cluster import KMeans
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.svm import LinearSVC
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC, LinearSVC
 from sklearn.tree import DecisionTreeRegressor
 
 from shoal import Categorical, Numeric, Schema
@@ -41,6 +45,9 @@ def test_a_column_stands_for_each_cell() -> None:
         ("svm", False, LinearSVC),
         ("ridge", True, Ridge),
         (RandomForestClassifier(7), False, RandomForestClassifier),
+        (make_pipeline(StandardScaler(with_mean=False), SVC()), False, Pipeline),
+        (make_pipeline(StandardScaler(with_mean=False), Ridge()), True, Pipeline),
+        (GridSearchCV(SVC(), {"C": [1, 2]}), False, GridSearchCV),
     ],
 )
 def test_are_made_by_name_or_copied(learner: Any, is_number: bool, kind: type) -> None:
@@ -54,7 +61,15 @@ def test_are_made_by_name_or_copied(learner: Any, is_number: bool, kind: type) -
     [
         ("ridge", False, "learner = 'ridge', which cannot be trained."),
         ("logistic", True, "learner = 'logistic', which cannot be trained."),
-        (LogisticRegression, False, "learner is of type "),
+        (LogisticRegression, False, "learner is a class: give LogisticRegression()."),
+        (Ridge, False, "learner is a class: give Ridge()."),
+        (int, False, "learner is of type type"),
+        (Ridge(), False, "learner is of type Ridge, which is no classifier."),
+        (KMeans(2), False, "learner is of type KMeans, which is no classifier."),
+        (StandardScaler(), False, "learner is of type StandardScaler, which is no classifier."),
+        (make_pipeline(StandardScaler(), Ridge()), False, "learner is of type Pipeline, which is no classifier."),
+        (make_pipeline(StandardScaler()), True, "learner is of type Pipeline, which is no regressor."),
+        (LogisticRegression(), True, "learner is of type LogisticRegression, which is no regressor."),
         (3, True, "learner is of type int"),
     ],
 )
@@ -106,6 +121,18 @@ def test_numbers_stay_in_the_labels_range() -> None:
     assert predicted.shape == (400,) and predicted.min() >= 0 and predicted.max() <= 10 and np.abs(predicted - pain).mean() < 1
     tree = Learned.of(NUMBER, DecisionTreeRegressor(random_state=0), [rows(pain)])
     assert np.abs(tree.predict(COLUMNS) - pain).mean() < 1
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1e308), (-8e307, 8e307), (1e-300, 1.7e308)])
+@pytest.mark.parametrize("learner", [Ridge(), DecisionTreeRegressor(random_state=0)])
+def test_numbers_may_be_as_large_as_numbers_are(learner: Any, low: float, high: float) -> None:
+    """Their sums, and their squares, are no numbers."""
+    shares = COLUMNS["age"] / 80
+    wide = Params(Schema(FEATURES, Numeric("pain", low, high)), 1.0, 100)
+    predicted = Learned.of(wide, learner, [rows(low + (high - low) * shares)]).predict(COLUMNS)
+    assert low <= predicted.min() and predicted.max() <= high
+    expected = Learned.of(NUMBER, learner, [rows(10 * shares)]).predict(COLUMNS) / 10
+    np.testing.assert_allclose((predicted - low) / (high - low), expected, atol=1e-6)
 
 
 def test_what_only_decides_has_no_chances() -> None:

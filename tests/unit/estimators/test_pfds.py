@@ -16,6 +16,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
@@ -130,6 +131,12 @@ class TestLearning:
         assert isinstance(model.model_, Learned) and type(model.model_.model).__name__ == "Ridge"
         assert model.score(FULL, PAINS) > 0.3
 
+    def test_the_range_of_a_label_may_be_as_wide_as_numbers_go(self) -> None:
+        wide = regressed(1e307 * PAINS, schema=Schema(WHOLE, Numeric("pain", 0, 1e308, missing=False)), variant="paper", epsilon=math.inf)
+        assert all(np.isfinite(one.y).all() for one in wide.datasets_)
+        assert np.corrcoef(wide.predict(FULL) / 1e307, PAINS)[0, 1] > 0.5
+        assert np.corrcoef(wide.predict(FULL, holder="site 1") / 1e307, PAINS)[0, 1] > 0.5
+
     def test_noise_grows_as_the_budget_shrinks(self) -> None:
         scores = [np.mean([fitted(epsilon=epsilon, random_state=i).score(X_NEW, Y_NEW) for i in range(4)]) for epsilon in (0.005, 4.0)]
         assert scores[0] < scores[1] - 0.02
@@ -178,6 +185,25 @@ class TestDatasets:
         array = fitted(x=X.to_numpy()).datasets_[0].X
         assert isinstance(array, np.ndarray) and array.shape == (N, 3) and array[:, 2].tolist() == expected["kind"].tolist()
         assert fitted(y=Y == "yes", schema=Schema(FEATURES, Categorical("ill", ["True", "False"]))).datasets_[0].y.dtype == bool
+
+    def test_an_array_is_of_numbers_where_all_features_are(self) -> None:
+        """A text makes it one of objects."""
+        ages, schema = X[["age", "size"]].to_numpy(), Schema(FEATURES[:2], ILL)
+        assert fitted(x=ages, schema=schema).datasets_[0].X.dtype == np.float64
+        assert fitted(x=X.to_numpy()).datasets_[0].X.dtype == object
+
+    @pytest.mark.parametrize("settings", [{}, PAPER], ids=str)
+    def test_labels_are_of_the_type_of_the_classes(self, settings: dict[str, Any]) -> None:
+        ill = Y == "yes"
+        for y in (ill.astype(np.int64), ill.astype(np.float32), np.where(ill, "1", "0"), np.where(ill, "1", "0").astype(object)):
+            model = fitted(y, **settings | {"schema": Schema(WHOLE if settings else FEATURES, Categorical("ill", ["1", "0"]))})
+            assert all(one.y.dtype == model.classes_.dtype == y.dtype for one in model.datasets_)
+
+    def test_say_how_large_they_are(self) -> None:
+        assert repr(usual().datasets_) == "(SharedDataset(1,500 rows, 3 columns, holder=None),)"
+        trees, frame = fitted(**PAPER), fitted(x=pl.from_pandas(X))
+        assert repr(trees.datasets_[2]) == f"SharedDataset({len(trees.datasets_[2]):,} rows, 3 columns, holder='{trees.sharers_[2]}')"
+        assert repr(frame.datasets_[0]) == repr(usual().datasets_[0])
 
     def test_can_be_fitted_and_predicted_like_rows_of_ones_own(self) -> None:
         [dataset] = usual().datasets_
@@ -334,6 +360,9 @@ class TestSettings:
             ({"n_sharers": 2.0}, "SPEC-021", "n_sharers = 2.0"),
             ({"n_sharers": True}, "SPEC-021", "n_sharers = True"),
             ({"learner": "ridge"}, "USAGE-001", "learner = 'ridge'"),
+            ({"learner": KNeighborsClassifier}, "USAGE-001", "learner is a class: give KNeighborsClassifier()"),
+            ({"learner": Ridge()}, "USAGE-001", "Ridge, which is no classifier"),
+            (PAPER | {"learner": FunctionTransformer()}, "USAGE-001", "FunctionTransformer, which is no classifier"),
             ({"schema": Schema(FEATURES)}, "SCHEMA-001", "no label"),
             ({"schema": NUMBERS}, "SPEC-021", "PFDSClassifier predicts categories"),
             ({"random_state": "7"}, "USAGE-001", "random_state"),
@@ -343,6 +372,12 @@ class TestSettings:
     def test_that_cannot_be_have_a_sentence(self, settings: dict[str, Any], code: str, words: str) -> None:
         error = refused(**settings)
         assert error.code == code and words in error.what and error.fix
+
+    def test_a_learner_of_the_wrong_kind_is_refused_before_anything_is_drawn(self) -> None:
+        source = np.random.default_rng(1)
+        before = source.bit_generator.state
+        assert "KNeighborsClassifier, which is no regressor" in refused(regressed, learner=KNeighborsClassifier(), random_state=source).what
+        assert source.bit_generator.state == before
 
     def test_buckets_are_of_numbers_and_of_trees(self) -> None:
         assert "n_buckets belongs to the trees" in refused(regressed, n_buckets=4).what

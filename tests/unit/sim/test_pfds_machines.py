@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 
 from pfds_cases import STUDIES, make, pooled_rows, saved
+from pfds_sharing import STUDIES as TREES
+from pfds_sharing import points_of
 from pfds_sums import parted
-from shoal.errors import LocalProtocolError
+from shoal.errors import SpecError
 from shoal.protocols.pfds.reader import Reader
 from shoal.protocols.pfds.summing_aggregator import SummingAggregator
 from shoal.protocols.pfds.summing_peer import SummingPeer
 from shoal.protocols.pfds.tables_aggregator import TablesAggregator
 from shoal.protocols.pfds.tables_peer import TablesPeer
-from shoal.sim.pfds_machines import machines
+from shoal.sim.pfds_machines import machines, paper_machines
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -53,7 +55,20 @@ def test_other_kinds_of_machines_can_be_had(name: str) -> None:
     assert type(aggregator) is kinds["aggregator"] and type(peers["peer-0"]) is kinds["peer"]
 
 
-def test_as_many_rows_as_holders_are_needed() -> None:
-    params = STUDIES["sums"]
-    with pytest.raises(LocalProtocolError, match="4 holders"):
-        machines(params, parted(params, pooled_rows(params))[:4])
+@pytest.mark.parametrize("n", [0, 1, 4, 6])
+@pytest.mark.parametrize("name", ["local", "sums"])
+def test_as_many_rows_as_holders_are_needed(name: str, n: int) -> None:
+    params = STUDIES[name]
+    rows = parted(params, pooled_rows(params))
+    with pytest.raises(SpecError) as error:
+        machines(params, [*rows, rows[0]][:n])
+    were = "1 holder was" if n == 1 else f"{n} holders were"
+    assert error.value.code == "PFDS-005" and error.value.what == f"{were} given to a study that has n_holders = 5."
+
+
+@pytest.mark.parametrize("n", [3, 5])
+def test_so_it_is_with_trees(n: int) -> None:
+    params = TREES["classes"]
+    points = points_of(params)
+    with pytest.raises(SpecError, match=f"{n} holders were given to a study that has n_holders = 4"):
+        paper_machines(params, [*points, points[0]][:n])

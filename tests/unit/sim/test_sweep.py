@@ -109,7 +109,7 @@ def test_the_figures_of_ddml_can_be_varied() -> None:
     assert (study.ddml.n_instances, study.ddml.learning_rate, study.ddml.clip, study.ddml.batch_size) == (5, 0.5, 2.0, 1)
 
 
-@pytest.mark.parametrize("text", ["n_updates=2", "n_instances=5", "clip=1"])
+@pytest.mark.parametrize("text", ["n_updates=2", "n_instances=5", "clip=1", "n_holders=5", "max_colluders=1", "delta=1e-6"])
 def test_a_figure_of_another_protocol_is_refused(text: str) -> None:
     with pytest.raises(ShoalError) as error:
         grid(STUDY, parse_sweeps([text]))
@@ -148,3 +148,53 @@ def test_what_no_study_of_sdq_may_have_gets_its_sentence(settings: dict[str, flo
     with pytest.raises(ShoalError, match="sweep  ") as error:
         vary(parse(study_text("sdq")), settings)
     assert error.value.code in ("SPEC-013", "SPEC-021")
+
+
+HOLDERS = parse(study_text("pfds"))
+SUMS = parse(study_text("pfds").replace('trust = "local"', 'trust = "secure-sum"'))
+TREES = parse(
+    study_text("pfds").replace('variant = "plus"', 'variant = "paper"').replace("range = [0, 730]", "range = [0, 730]\nmissing = false")
+)
+
+
+def test_figures_of_pfds_are_varied() -> None:
+    [point] = grid(SUMS, parse_sweeps(["n_holders=30", "max_colluders=2", "delta=1e-6", "size=10"]))
+    study = point.study
+    assert study.pfds is not None and (study.pfds.n_holders, study.pfds.max_colluders, study.privacy.delta) == (30, 2, 1e-6)
+    # As many as before may drop out, and rows are not counted against them.
+    assert study.participation.minimum == 25 and study.participation.size == 10
+    assert vary(HOLDERS, {"size": 4}).participation.minimum == 15
+
+
+def test_those_that_follow_a_rule_follow_it_again() -> None:
+    varied = vary(SUMS, {"n_holders": 30}).pfds
+    assert SUMS.pfds is not None and SUMS.pfds.max_colluders == 7 and varied is not None and varied.max_colluders == 10
+    assert vary(SUMS, {"n_holders": 30, "max_colluders": 7}).pfds.max_colluders == 7  # type: ignore[union-attr]
+    trees = vary(TREES, {"max_depth": 2}).pfds
+    assert TREES.pfds is not None and TREES.pfds.n_levels == 4 and trees is not None and (trees.max_depth, trees.n_levels) == (2, 2)
+    assert vary(TREES, {"n_holders": 30}).pfds == TREES.pfds.model_copy(update={"n_holders": 30})
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "words"),
+    [
+        ({"max_colluders": 1}, "SPEC-022", "max_colluders has no meaning with trust local"),
+        ({"max_depth": 3}, "SPEC-022", "max_depth belongs to the trees of the paper's variant"),
+        ({"delta": 1e-6}, "SPEC-022", "it has no delta"),
+        ({"depth": 3}, "SPEC-022", "depth is a figure of sdq, and the study is of pfds."),
+        ({"n_databases": 3}, "SPEC-022", "n_databases is a figure of sdq"),
+        ({"clip": 1.0}, "SPEC-022", "clip is a figure of ddml"),
+        ({"n_holders": 0}, "SPEC-013", "n_holders"),
+    ],
+)
+def test_what_no_study_of_pfds_may_have_gets_its_sentence(settings: dict[str, float], code: str, words: str) -> None:
+    with pytest.raises(ShoalError, match="sweep  ") as error:
+        vary(HOLDERS, settings)
+    assert error.value.code == code and words in error.value.what and "[sdq]" not in error.value.what and error.value.fix
+
+
+def test_whose_figure_it_is_and_which_there_are_is_said() -> None:
+    with pytest.raises(ShoalError) as error:
+        vary(STUDY, {"max_colluders": 1})
+    assert error.value.what == "sweep  max_colluders is a figure of sdq and pfds, and the study is of anonml."
+    assert error.value.fix == "Vary epsilon, size, or one of anonml's own: n_partitions, n_subsets, subset_size."

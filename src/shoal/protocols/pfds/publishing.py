@@ -14,8 +14,9 @@ from typing import TypeVar
 import numpy as np
 
 from shoal.entropy import Entropy
-from shoal.errors import RemoteProtocolError
+from shoal.errors import RemoteProtocolError, SpecError
 from shoal.messages.base import Record
+from shoal.names import counted
 from shoal.protocols.base import EVERYONE, Abort, Aggregator, Effects, Finish, Moment, Send, WakeAt
 from shoal.protocols.pfds.messages import MAX_REASON, MESSAGES, Ended, Left, SharedModel, floats_in, floats_of
 from shoal.protocols.pfds.model import Model
@@ -50,6 +51,17 @@ def model_of(params: Params, message: SharedModel) -> Model:
     if shares.min() < 0 or shares.max() > 1 or np.abs(np.add.reduceat(shares, params.starts[:-1]) - 1).max() > _ROUNDING:
         raise _impossible("the shares of the cells of a feature do not add up to 1")
     return Model(params, weights, intercepts, variances, shares)
+
+
+def check_number(params: Params, n: int) -> None:
+    """Refuse more or fewer holders than the study has."""
+    if n != params.n_holders:
+        raise SpecError(
+            "PFDS-005",
+            f"{counted(n, 'holder')} {'was' if n == 1 else 'were'} given to a study that has n_holders = {params.n_holders}.",
+            why="What each is asked, and how few are enough, is made for that many.",
+            fix="Give all that the study has: one without rows, or one that is away, is a holder too.",
+        )
 
 
 def _impossible(why: str) -> RemoteProtocolError:
@@ -107,14 +119,20 @@ class Publisher(Aggregator[P]):
     study
         Digest of the manifest.
     names
-        The holders that may share, in the order of the roster.
+        The holders that may share, in the order of the roster: as many as the study has.
     patience
         How long it waits for each step.
+
+    Raises
+    ------
+    SpecError
+        ``PFDS-005``: there are more or fewer names than holders.
     """
 
     messages = MESSAGES
 
     def __init__(self, params: Params, study: bytes, names: tuple[str, ...], patience: timedelta) -> None:
+        check_number(params, len(names))
         self.params = params
         self.study = study
         self.names = names

@@ -44,5 +44,6 @@ def labels_of(params: Params, outcomes: Ints, entropy: Entropy) -> npt.NDArray[A
     if not isinstance(params.label, Numeric):
         return outcomes
     low, high = float(params.label.low), float(params.label.high)
-    edges = low + (high - low) * np.arange(params.n_buckets + 1) / params.n_buckets
+    # A range may be almost as wide as numbers go: a part of it is one of them, and a multiple is not.
+    edges = low + (high - low) * (np.arange(params.n_buckets + 1) / params.n_buckets)
     return between(edges[outcomes], edges[outcomes + 1], entropy)

@@ -11,13 +11,13 @@ import pytest
 from pfds_cases import before
 from pfds_sharing import NAMES, STUDIES, LoggedAggregator, logged, same_release
 from shoal.entropy import SeededEntropy
-from shoal.errors import RemoteProtocolError
+from shoal.errors import RemoteProtocolError, SpecError
 from shoal.messages.base import Array, Message
 from shoal.messages.codec import dump, load
 from shoal.protocols.base import EVERYONE, START, Abort, Finish, Received, Send, Started, Tick, WakeAt
 from shoal.protocols.pfds.messages import Data, Ended, Label, LeafLabels, Leaves, Left, LevelCounts, PassedOn, Splits
 from shoal.protocols.pfds.sharing import PublishedTrees
-from shoal.protocols.pfds.sharing_aggregator import NO_DATA, NO_TREE, Gathering
+from shoal.protocols.pfds.sharing_aggregator import NO_DATA, NO_TREE, Gathering, SharingAggregator
 from toy.garbage import survives_garbage
 
 LATER = timedelta(minutes=1)
@@ -213,3 +213,9 @@ def test_garbage_is_borne_in_every_field() -> None:
     labelling, _ = before(aggregator, Data)
     samples = [told(aggregator, kind, "peer-0")[0][1] for kind in (Splits, Leaves, LevelCounts, Data)]
     assert survives_garbage(aggregator, [aggregator.initial(), state, almost, labelling], samples, "peer-0") > 30
+
+
+@pytest.mark.parametrize("names", [NAMES[:3], (*NAMES, "peer-4")])
+def test_it_is_given_all_holders_of_the_study(names: tuple[str, ...]) -> None:
+    with pytest.raises(SpecError, match=f"PFDS-005  {len(names)} holders were given to a study that has n_holders = 4"):
+        SharingAggregator(STUDIES["classes"], bytes(32), names, LATER)

@@ -10,7 +10,7 @@ import pytest
 
 from pfds_cases import STUDIES, before, logged, same_model
 from shoal.entropy import SeededEntropy
-from shoal.errors import RemoteProtocolError
+from shoal.errors import RemoteProtocolError, SpecError
 from shoal.messages.base import Array, Message
 from shoal.messages.codec import dump, load
 from shoal.protocols.base import EVERYONE, START, Finish, Received, Send, Started, Tick, WakeAt
@@ -61,6 +61,13 @@ def given(*holders: int) -> tuple[TablesAggregator, Pooling]:
 
 def numbers(message: Tables) -> Any:
     return message.counts.expect("int64", message.counts.count)
+
+
+@pytest.mark.parametrize("n", [3, 4, 6])
+def test_it_is_given_all_holders_of_the_study(n: int) -> None:
+    """With fewer names than holders all of them would be enough, however few the minimum forbids."""
+    with pytest.raises(SpecError, match=f"PFDS-005  {n} holders were given to a study that has n_holders = 5"):
+        TablesAggregator(PARAMS, bytes(32), tuple(f"peer-{i}" for i in range(n)), LATER)
 
 
 def test_it_begins_once_and_a_tick_before_is_borne() -> None:

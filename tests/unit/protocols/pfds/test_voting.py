@@ -7,6 +7,7 @@ import numpy as np
 from pfds_trees import SCHEMA, level_of, params_of
 from shoal.domain import Categorical, Numeric, Schema
 from shoal.entropy import SeededEntropy
+from shoal.protocols.pfds.paper import outcomes_of
 from shoal.protocols.pfds.tree import PrivateTree
 from shoal.protocols.pfds.voting import labels_of, majority, votes
 
@@ -41,3 +42,11 @@ def test_a_number_is_uniform_in_its_bucket() -> None:
         assert part.min() >= low
         assert part.max() < low + 1
         assert (abs(np.histogram(part, 4, (low, low + 1))[0] / 3000 - 0.25) < 0.04).all()
+
+
+def test_a_range_may_be_as_wide_as_numbers_go() -> None:
+    for low, high in ((0.0, 1.7e308), (-8e307, 8e307)):
+        params = params_of(Schema(SCHEMA.features, label=Numeric("rides", low, high)), n_buckets=10)
+        outcomes = np.arange(10).repeat(50)
+        labels = labels_of(params, outcomes, SeededEntropy(1))
+        assert np.isfinite(labels).all() and (outcomes_of(params, labels) == outcomes).all()
