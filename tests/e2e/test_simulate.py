@@ -137,8 +137,8 @@ def started(study: Path, out: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def wait_for_children(process: subprocess.Popen[bytes]) -> list[int]:
-    while len(found := children(process.pid)) < 3:  # two that simulate, and the one that keeps track of them
+def wait_for_children(process: subprocess.Popen[bytes], n: int = 3) -> list[int]:
+    while len(found := children(process.pid)) < n:  # two that simulate, and the one that keeps track of them
         with suppress(subprocess.TimeoutExpired):
             process.wait(0.05)
         assert process.poll() is None
@@ -168,15 +168,17 @@ def test_no_process_outlives_the_one_that_started_it(study: Path, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interruption_leaves_nothing_half_written(study: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("n", [2, 3])
+def test_one_interruption_is_enough_even_while_processes_start(study: Path, tmp_path: Path, n: int) -> None:
     process = started(study, tmp_path / "run")
-    try:
-        wait_for_children(process)
-    finally:
-        while process.poll() is None:  # as one does who presses the keys again
-            os.killpg(process.pid, signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(5)
-        _, errors = process.communicate()
-    assert process.returncode == 130 and b"Traceback" not in errors
+    with ExitStack() as stack:
+        stack.callback(process.communicate)
+        stack.callback(process.kill)
+        handles = [os.pidfd_open(pid) for pid in wait_for_children(process, n)]
+        for handle in handles:
+            stack.callback(end, handle)
+        os.killpg(process.pid, signal.SIGINT)  # as the keys do: to the parent and to all of its children
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 130 and errors == b""
+        assert all(select.select([handle], [], [], 30)[0] for handle in handles)
     assert list(tmp_path.iterdir()) == []

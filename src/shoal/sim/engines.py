@@ -9,9 +9,10 @@ import ipaddress
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from typing import Any
 from urllib.parse import urlsplit
@@ -97,13 +98,7 @@ def _is_loopback(host: str) -> bool:
 def _in_processes(tasks: Sequence[Task], split: Split, jobs: int) -> list[Outcome]:
     pool = ProcessPoolExecutor(min(jobs, len(tasks)), get_context("spawn"), initializer=serve, initargs=(split,))
     try:
-        # Each of the first tasks starts a child, which ignores what is ignored then: an interruption is for the parent to handle.
-        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            futures = [pool.submit(run_adopted, task) for task in tasks[:jobs]]
-        finally:
-            signal.signal(signal.SIGINT, handler)
-        futures += [pool.submit(run_adopted, task) for task in tasks[jobs:]]
+        futures = [_submitted(pool, task) for task in tasks]
         return [future.result() for future in futures]
     except BrokenProcessPool:
         why = "It was ended from outside, or there was no memory left."
@@ -112,8 +107,32 @@ def _in_processes(tasks: Sequence[Task], split: Split, jobs: int) -> list[Outcom
         pool.shutdown(cancel_futures=True)
 
 
+def _submitted(pool: ProcessPoolExecutor, task: Task) -> Future[Outcome]:
+    with interruptions_held():  # a child may be started, and half a child would be waited for in vain
+        return pool.submit(run_adopted, task)
+
+
+@contextmanager
+def interruptions_held() -> Iterator[None]:
+    """Hold interruptions until the end, where they are obeyed; a process that is started meanwhile gets none from the keyboard."""
+    held: list[int] = []
+    handlers = {one: signal.signal(one, lambda number, _: held.append(number)) for one in (signal.SIGINT, signal.SIGTERM)}
+    # A child inherits what is blocked, but no handler: it would speak of an interruption that is for its parent to obey.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
+    try:
+        yield
+    finally:
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for one, handler in handlers.items():
+            signal.signal(one, handler)
+        for number in held:
+            signal.raise_signal(number)
+
+
 def serve(split: Split) -> None:
     """What a process that simulates does first: keep the rows, and see to it that they do not outlive whoever gave them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     adopt(split)
     parent = parent_process()
     assert parent is not None

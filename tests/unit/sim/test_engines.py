@@ -6,8 +6,11 @@ import builtins
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +21,7 @@ from shoal.errors import ShoalError, TransportError
 from shoal.protocols.anonml.params import Plus
 from shoal.sim import engines
 from shoal.sim.anonml import run
-from shoal.sim.engines import address_of, adopt, check_engine, end_after, run_adopted, run_all, serve
+from shoal.sim.engines import address_of, adopt, check_engine, end_after, interruptions_held, run_adopted, run_all, serve
 from shoal.sim.people import SCHEMA, make_people
 from shoal.sim.runs import Outcome, Split, Task
 
@@ -40,6 +43,45 @@ def test_processes_give_what_one_process_gives() -> None:
     assert signal.getsignal(signal.SIGINT) is handler
 
 
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("is_masked", [True, False], ids=["masked", "without masks"])
+def test_an_interruption_is_held_and_not_lost(monkeypatch: pytest.MonkeyPatch, sent: signal.Signals, is_masked: bool) -> None:
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, set())
+    if not is_masked:
+        monkeypatch.delattr(signal, "pthread_sigmask")
+    got: list[int] = []
+    handler = signal.signal(sent, lambda number, _: got.append(number))
+    try:
+        with interruptions_held():
+            signal.raise_signal(sent)
+            during = list(got)
+        after = list(got)
+        with interruptions_held():
+            pass
+    finally:
+        signal.signal(sent, handler)
+    assert (during, after, got) == ([], [sent], [sent])
+    monkeypatch.undo()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, set()) == mask
+
+
+def test_what_fails_meanwhile_gives_interruptions_back() -> None:
+    handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, set())
+    with pytest.raises(KeyboardInterrupt), interruptions_held():
+        signal.raise_signal(signal.SIGINT)
+        raise BrokenProcessPool
+    assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, set()) == mask
+
+
+def test_a_process_that_starts_meanwhile_is_not_interrupted_from_the_keyboard() -> None:
+    tell = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    with interruptions_held():
+        said = subprocess.run([sys.executable, "-c", tell], capture_output=True, check=True, text=True).stdout
+    assert said == "True\n"
+
+
 def test_a_process_keeps_the_rows_that_it_was_given_last() -> None:
     adopt(Split({}, SPLIT.labels, {}, SPLIT.labels))
     adopt(SPLIT)
@@ -50,7 +92,12 @@ def test_a_process_ends_when_its_parent_has_gone(monkeypatch: pytest.MonkeyPatch
     gone, ended = threading.Event(), threading.Event()
     monkeypatch.setattr(engines, "parent_process", lambda: SimpleNamespace(join=gone.wait))
     monkeypatch.setattr(os, "_exit", lambda code: ended.set())
-    serve(SPLIT)
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        serve(SPLIT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # an interruption is for the parent to obey
+    finally:
+        signal.signal(signal.SIGINT, handler)
     assert run_adopted(TASKS[0]) == ALONE[0] and not ended.is_set()
     gone.set()
     assert ended.wait(30)

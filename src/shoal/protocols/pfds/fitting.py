@@ -81,16 +81,19 @@ def fit(design: Design, targets: Floats, prior: Prior, is_number: bool, start: F
     Notes
     -----
     Steps are halved until the loss does not rise: where a model is too sure, the curvature does not tell how far to go. Squares need
-    one step.
+    one step. Where rows are fewer than parameters, a step is found by a system of their number.
     """
+    # A parameter that the prior leaves wholly free has no place in the kernel: it would be infinite.
+    kernel = Kernel.of(design, prior) if len(targets) < len(prior.precision) and prior.precision.all() else None
     at = prior.centre if start is None else start
     for _ in range(MOST_STEPS):
         scores = design.scores(prior.weights(at))
         means = scores if is_number else sigmoid(scores)
         curvatures = np.ones_like(means) if is_number else means * (1 - means)
-        gradient = prior.gradient(design.sums(means - targets)) + prior.precision * (at - prior.centre)
-        hessian = prior.hessian(design.gram(curvatures)) + np.diag(prior.precision)
-        step = np.linalg.solve(hessian, gradient)
+        if kernel is None:
+            step = _step(design, prior, at - prior.centre, means - targets, curvatures)
+        else:
+            step = kernel.step(at - prior.centre, means - targets, curvatures)
         if is_number or np.abs(step).max() < CLOSE_ENOUGH:
             return at - step
         length, before = 1.0, _loss(design, targets, prior, at)
@@ -103,6 +106,13 @@ def fit(design: Design, targets: Floats, prior: Prior, is_number: bool, start: F
 def sigmoid(scores: Floats) -> Floats:
     """1 / (1 + exp(-score)), for scores of any size."""
     return 0.5 + 0.5 * np.tanh(scores / 2)
+
+
+def _step(design: Design, prior: Prior, away: Floats, slopes: Floats, curvatures: Floats) -> Floats:
+    """Newton's step of a fit that is `away` from the prior's centre, by the slopes and curvatures of the losses of each row."""
+    gradient = prior.gradient(design.sums(slopes)) + prior.precision * away
+    hessian = prior.hessian(design.gram(curvatures)) + np.diag(prior.precision)
+    return np.asarray(np.linalg.solve(hessian, gradient), np.float64)
 
 
 def _loss(design: Design, targets: Floats, prior: Prior, at: Floats) -> float:
@@ -202,7 +212,52 @@ class Design:
         total, roots = np.zeros((len(self.present),) * 2), np.sqrt(values)[:, np.newaxis]
         for start in range(0, len(values), _BLOCK):
             rows = slice(start, start + _BLOCK)
-            block = np.zeros((len(values[rows]), len(total)))
-            np.put_along_axis(block, self.positions[rows], roots[rows], axis=1)
+            block = self.dense(rows) * roots[rows]
             total += block.T @ block
         return total
+
+    def dense(self, which: slice) -> Floats:
+        """``(n, P)`` 1 where one of these rows is in a cell."""
+        positions = self.positions[which]
+        inside = np.zeros((len(positions), len(self.present)))
+        np.put_along_axis(inside, positions, 1.0, axis=1)
+        return inside
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """Newton's steps where rows are fewer than parameters.
+
+    Parameters
+    ----------
+    mixed
+        ``(n, r + P)`` how much of each parameter is in the score of each row.
+    reach
+        ``(r + P, n)`` how far each row draws each parameter: the same, times its variance before any row.
+    likeness
+        ``(n, n)`` covariances of the rows' scores before any row.
+
+    Notes
+    -----
+    With X for `mixed`, L the precisions, W the curvatures, s the slopes and d how far it is from the centre, a step ends
+    ``(L + X'WX)^-1 X'(W X d - s)`` from the centre, which is ``L^-1 X' (I + W X L^-1 X')^-1 (W X d - s)``. No large terms cancel in
+    it, as they do in Woodbury's formula for the inverse alone.
+    """
+
+    mixed: Floats
+    reach: Floats
+    likeness: Floats
+
+    @classmethod
+    def of(cls, design: Design, prior: Prior) -> Kernel:
+        """Of the rows of a design."""
+        inside = design.dense(slice(None))
+        mixed = np.hstack([inside @ prior.basis, inside])
+        reach = (mixed / prior.precision).T
+        return cls(mixed, reach, mixed @ reach)
+
+    def step(self, away: Floats, slopes: Floats, curvatures: Floats) -> Floats:
+        """As `_step`."""
+        system = np.eye(len(slopes)) + curvatures[:, np.newaxis] * self.likeness
+        ends: Floats = self.reach @ np.linalg.solve(system, curvatures * (self.mixed @ away) - slopes)
+        return away - ends

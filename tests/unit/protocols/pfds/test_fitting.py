@@ -6,6 +6,8 @@ import copy
 import math
 import pickle
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +17,19 @@ from shoal.entropy import SeededEntropy
 from shoal.errors import LocalProtocolError
 from shoal.protocols.pfds import fitting
 from shoal.protocols.pfds.dataset import draw
-from shoal.protocols.pfds.fitting import OWN_PENALTY, Design, Prior, fit, own_model, released_model, ridge, ridge_model, sigmoid, targets_of
+from shoal.protocols.pfds.fitting import (
+    OWN_PENALTY,
+    Design,
+    Kernel,
+    Prior,
+    fit,
+    own_model,
+    released_model,
+    ridge,
+    ridge_model,
+    sigmoid,
+    targets_of,
+)
 from shoal.protocols.pfds.model import KeptModel, Model, from_plain
 from shoal.protocols.pfds.params import GRID, Floats, Params, Rows, sides_of
 
@@ -139,6 +153,76 @@ def test_shared_parameters_are_columns_of_their_own() -> None:
     oracle = LogisticRegression(C=0.5, fit_intercept=False, tol=1e-10, max_iter=10_000)
     oracle.fit(np.hstack([dense @ basis, dense]), rows.sides[:, 1] // GRID)
     assert found == pytest.approx(oracle.coef_[0], abs=1e-6)
+
+
+MANY = (2, 3, 5, 8, 8, 8)
+
+
+@pytest.mark.parametrize("penalty_intercept", [3.0, 1e-3])
+def test_few_rows_are_fitted_as_scikit_learn_does(penalty_intercept: float) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    params = params_of(Categorical("kind", ["no", "yes"]), MANY)
+    rows = some_rows(params, 25, seed=14)
+    # A larger constant than 1 makes of a penalty of 3 on its column a smaller one on the intercept.
+    constant = math.sqrt(3 / penalty_intercept)
+    oracle = LogisticRegression(C=1 / 3, fit_intercept=False, tol=1e-10, max_iter=10_000)
+    oracle.fit(np.column_stack([one_hot(params, rows), np.full(25, constant)]), rows.sides[:, 1] // GRID)
+    weights = ridge(params, rows, 3.0, penalty_intercept)[:, 0]
+    assert weights == pytest.approx(oracle.coef_[0] * np.append(np.ones(34), constant), abs=1e-6)
+
+
+def few_rows_and_a_prior(label: Categorical | Numeric, size: float) -> tuple[Design, Floats, Prior]:
+    """25 rows, their targets, and a prior with shared parameters of some size, for more parameters than rows."""
+    params = params_of(label, MANY)
+    rows, rng = some_rows(params, 25, seed=15), np.random.default_rng(3)
+    design = Design.of(params, rows)
+    n = len(design.present)
+    prior = Prior(size * rng.normal(size=(n, 4)), rng.normal(size=n + 4), np.append(rng.uniform(1, 50, n + 3), 1e-2))
+    return design, targets_of(params, rows)[:, 0], prior
+
+
+@pytest.mark.parametrize("size", [0.0, 0.1, 1.0, 30.0])
+def test_a_step_by_rows_is_the_one_by_parameters(size: float) -> None:
+    design, _, prior = few_rows_and_a_prior(Categorical("kind", ["no", "yes"]), size)
+    rng = np.random.default_rng(4)
+    away, slopes, curvatures = rng.normal(size=len(prior.precision)), rng.uniform(-1, 1, 25), rng.uniform(0, 0.25, 25)
+    curvatures[:3] = 0, 1e-300, 1e-12  # where a model is very sure
+    by_rows = Kernel.of(design, prior).step(away, slopes, curvatures)
+    assert by_rows == pytest.approx(fitting._step(design, prior, away, slopes, curvatures), rel=0, abs=1e-8)
+
+
+@pytest.mark.parametrize("label", [Categorical("kind", ["no", "yes"]), Numeric("height", 0, 1)], ids=["classes", "number"])
+def test_and_so_are_whole_fits(monkeypatch: pytest.MonkeyPatch, label: Categorical | Numeric) -> None:
+    (design, targets, prior), is_number = few_rows_and_a_prior(label, 1.0), isinstance(label, Numeric)
+    starts = (None, np.linspace(-3, 3, len(prior.precision)))
+    found = [fit(design, targets, prior, is_number, start) for start in starts]
+    monkeypatch.setattr(Kernel, "of", lambda design, prior: SimpleNamespace(step=partial(fitting._step, design, prior)))
+    for one, start in zip(found, starts, strict=True):
+        assert one == pytest.approx(fit(design, targets, prior, is_number, start), rel=0, abs=1e-8)
+
+
+@pytest.mark.parametrize("n", [10, 34, 35, 36, 200])
+def test_only_fewer_rows_than_parameters_are_taken_by_rows(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
+    params = params_of(Categorical("kind", ["no", "yes"]), MANY)
+    rows = some_rows(params, n, seed=16)
+    n_parameters = len(Design.of(params, rows).present)
+    wanted, sizes = ridge(params, rows), []
+    solve = np.linalg.solve
+
+    def spy(system: Floats, right: Floats) -> Floats:
+        sizes.append(len(system))
+        return np.asarray(solve(system, right), np.float64)
+
+    monkeypatch.setattr(np.linalg, "solve", spy)
+    assert ridge(params, rows) == pytest.approx(wanted) and set(sizes) == {min(n, n_parameters)}
+
+
+def test_an_intercept_without_penalty_is_fitted_to_few_rows_too() -> None:
+    params = params_of(Categorical("kind", ["no", "yes"]), MANY)
+    rows = some_rows(params, 25, seed=17)
+    free, almost = (ridge(params, rows, 1.0, penalty) for penalty in (0.0, 1e-9))
+    assert free == pytest.approx(almost, abs=1e-6)
 
 
 def test_rows_are_gone_through_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
