@@ -35,5 +35,5 @@ def test_are_an_array_for_an_array() -> None:
 
 
 def test_their_size_is_that_of_the_labels_and_rows_are_not_shown() -> None:
-    dataset = SharedDataset(COLUMNS, np.array(["SECRET", "no", "no"]), "north")
-    assert len(dataset) == 3 and repr(dataset) == "SharedDataset(holder='north')"
+    dataset = SharedDataset(np.full((3, 2), "SECRET"), np.array(["SECRET", "no", "no"]), "north")
+    assert len(dataset) == 3 and repr(dataset) == "SharedDataset(3 rows, 2 columns, holder='north')"
