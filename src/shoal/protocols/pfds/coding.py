@@ -10,7 +10,7 @@ from shoal.domain import Feature, Numeric, Schema
 CELLS_OF_A_NUMBER = 8
 """Equal widths of a range that is neither narrow nor wide; halvings of a wide one."""
 MOST_WHOLE_NUMBERS = 24
-"""A range between whole numbers that holds no more than so many has a cell for each."""
+"""A range between whole numbers that holds four to so many of them has a cell for each; one of fewer may well be a range of fractions."""
 WIDE = 2_000
 """A wider range is cut by magnitudes: amounts of money and counts have a few large values and many small ones."""
 _BELOW_ZERO = -math.ulp(0.0)
@@ -32,7 +32,7 @@ def coded(feature: Feature) -> Feature:
         return feature
     low, high = float(feature.low), float(feature.high)
     width = high - low
-    if low.is_integer() and high.is_integer() and 1 < width < MOST_WHOLE_NUMBERS:
+    if low.is_integer() and high.is_integer() and 2 < width < MOST_WHOLE_NUMBERS:
         cuts = {low + i + 0.5 for i in range(int(width))}
     elif width > WIDE and CELLS_OF_A_NUMBER * max(low, -high) <= max(abs(low), abs(high)):
         cuts = _magnitudes(low, high)

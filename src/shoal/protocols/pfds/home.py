@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
@@ -10,12 +11,16 @@ from shoal.entropy import Entropy
 from shoal.protocols.pfds.fitting import OWN_PENALTY, Design, Prior, fit, targets_of
 from shoal.protocols.pfds.model import KeptModel, Model
 from shoal.protocols.pfds.params import Floats, Ints, Params, Rows
+from shoal.protocols.pfds.spending import affordable
 
 FEWEST_ROWS = 10
 """With fewer rows, or all of one class, a holder keeps to the pooled model."""
 N_FOLDS = 5
-BLENDS = np.linspace(0, 1, 6)
-"""Shares of the personal model that are tried."""
+STEPS = 5
+"""Each model's share of a blend is tried in fifths."""
+DOUBTS = (0.0, 0.0, 8.0)
+"""A share s of the third model, that of the own rows next to a pooled one, takes 8 s off the log likelihood: few rows tell the two apart
+badly, and they favour what is good for rows like them."""
 PRECISION_OF_SCALE = 3.0
 PRECISION_OF_FEATURES = 30.0
 PRECISION_OF_INTERCEPT = 0.01
@@ -40,10 +45,10 @@ def at_home(model: Model, rows: Rows, entropy: Entropy) -> Home:
 
     Notes
     -----
-    The personal model follows the pooled one where that is precise and the own rows where it is noise. It is blended with an
-    alternative, by how well each predicts own rows that it has not seen: with local trust the model of the own rows alone, which guards
-    against a noisy release; with secure sums the pooled model, which guards against few rows. Several models are one for each class
-    against all others, and each is treated by itself.
+    The personal model follows the pooled one where that is precise and the own rows where it is noise. It is blended with others, by how
+    well each predicts own rows that it has not seen: with local trust the model of the own rows alone, which guards against a noisy
+    release; with secure sums the pooled model, which guards against few rows, and the own one as well where the noise is too much for any
+    round of residuals. Several models are one for each class against all others, and each is treated by itself.
 
     Ref: PFDS Algorithm 1, line 3, and Theorem 3.3; the prior and the blend are variant plus's own.
 
@@ -62,7 +67,8 @@ def at_home(model: Model, rows: Rows, entropy: Entropy) -> Home:
     Home(of the holder's own rows: never leaves)
     """
     params = model.params
-    design = Design.of(params, rows)
+    design, is_summed = Design.of(params, rows), params.trust == "secure-sum"
+    has_own = not is_summed or affordable(params).n_rounds == 0
     folds = np.argsort(entropy.words(len(rows), np.uint64), kind="stable") % N_FOLDS
     pooled = np.vstack([model.weights, model.intercepts])
     personal, home, shares = pooled.copy(), pooled.copy(), np.ones(params.n_models)
@@ -75,13 +81,17 @@ def at_home(model: Model, rows: Rows, entropy: Entropy) -> Home:
         # Cells that the holder has never seen are scaled with the others.
         personal[:, one] = basis @ found[: basis.shape[1]]
         personal[design.present, one] = prior.weights(found)
-        other, other_scores = pooled[:, one], design.scores(pooled[design.present, one])
-        if params.trust == "local":
-            other = np.zeros_like(other)
-            alone = Prior.around_zero(len(design.present), OWN_PENALTY)
-            other[design.present], other_scores = tried(design, targets, folds, alone, params.is_number)
-        shares[one] = share = share_of(scores, other_scores, targets, params.is_number)
-        home[:, one] = share * personal[:, one] + (1 - share) * other
+        models, tries = [personal[:, one]], [scores]
+        if is_summed:
+            models.append(pooled[:, one])
+            tries.append(design.scores(pooled[design.present, one]))
+        if has_own:
+            own, around_zero = np.zeros_like(pooled[:, one]), Prior.around_zero(len(design.present), OWN_PENALTY)
+            own[design.present], own_scores = tried(design, targets, folds, around_zero, params.is_number)
+            models.append(own)
+            tries.append(own_scores)
+        blend = shares_of(np.array(tries), targets, params.is_number)
+        shares[one], home[:, one] = blend[0], blend @ np.array(models)
     return Home(_with(model, home), _with(model, personal), shares)
 
 
@@ -127,20 +137,27 @@ def tried(design: Design, targets: Floats, folds: Ints, prior: Prior, is_number:
     return found, scores
 
 
-def share_of(scores: Floats, other_scores: Floats, targets: Floats, is_number: bool) -> float:
-    """The share of the first scores in the blend: the mean of `BLENDS`, each weighted by the likelihood of the targets.
+def shares_of(tries: Floats, targets: Floats, is_number: bool) -> Floats:
+    """The share of each model ``(A,)`` in the blend: the mean of all that are tried, each weighted by the likelihood of the targets.
+
+    Parameters
+    ----------
+    tries
+        ``(A, n)`` scores by each model.
 
     Notes
     -----
     Errors of a number are normal, with the variance that the best blend leaves.
     """
-    tries = [share * scores + (1 - share) * other_scores for share in BLENDS]
+    blends = np.array([parts for parts in product(range(STEPS + 1), repeat=len(tries)) if sum(parts) == STEPS]) / STEPS
+    scores = blends @ tries
     if is_number:
-        squares = np.array([np.sum((one - targets) ** 2) for one in tries])
+        squares = np.sum((scores - targets) ** 2, axis=1)
         losses = len(targets) / 2 * squares / max(squares.min(), LEAST_SQUARES)
     else:
-        losses = np.array([np.sum(np.logaddexp(0, one) - targets * one) for one in tries])
-    return float(np.average(BLENDS, weights=np.exp(losses.min() - losses)))
+        losses = np.sum(np.logaddexp(0, scores) - targets * scores, axis=1)
+    losses += blends @ np.array(DOUBTS[: len(tries)])
+    return np.asarray(np.average(blends, axis=0, weights=np.exp(losses.min() - losses)), np.float64)
 
 
 def _with(model: Model, weights: Floats) -> Model:
@@ -153,7 +170,7 @@ class Home(KeptModel):
     Attributes
     ----------
     blend
-        ``(M,)`` the share of the personal model; the rest is the alternative's. 1 where there were too few rows to learn from, and the
+        ``(M,)`` the share of the personal model; the rest is that of the others. 1 where there were too few rows to learn from, and the
         personal model is the pooled one.
     """
 

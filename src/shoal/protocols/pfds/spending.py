@@ -78,8 +78,11 @@ def plan(noise: float, has_delta: bool) -> Plan:
 
 def plan_of(params: Params) -> Plan:
     """What is asked in a study. With more than two classes it is the tables alone."""
-    if params.n_models > 1:
-        return Plan(0, _STEPS[0], (Fraction(1),))
+    return affordable(params) if params.n_models == 1 else Plan(0, _STEPS[0], (Fraction(1),))
+
+
+def affordable(params: Params) -> Plan:
+    """What the noise of a study allows, whatever its label is."""
     if params.is_bare:
         return plan(0.0, has_delta=True)
     whole = noise_of(params, TABLES, Fraction(1), 1).variance(params.n_holders)

@@ -21,16 +21,18 @@ def test_what_has_cells_keeps_them() -> None:
     kind = Categorical("kind", ["a", "b"], groups={"one": ["a"], "two": ["b"]})
     age = Numeric("age", 0, 5000, bins=[17])
     assert coded(kind) is kind and coded(age) is age
-    schema = Schema([age, Numeric("floor", 0, 2), kind], label=Numeric("price", 0, 5000))
-    assert [feature.n_bins for feature in coded_schema(schema).features] == [3, 4, 3]
+    schema = Schema([age, Numeric("floor", 0, 3), kind], label=Numeric("price", 0, 5000))
+    assert [feature.n_bins for feature in coded_schema(schema).features] == [3, 5, 3]
     assert coded_schema(schema).label == schema.label
 
 
 def test_few_whole_numbers_have_a_cell_each() -> None:
     assert cells_of(-2, 3, -2, -1, 0, 1, 2, 3, np.nan) == [0, 1, 2, 3, 4, 5, 6]
     assert len(coded(Numeric("hour", 0, 23)).bins or ()) == 23
-    # A range of 25 whole numbers is cut into eight widths, and so are one from 0 to 1, which may be a share, and one between fractions.
-    for low, high in ((0, 24), (0, 1), (0.5, 3.5)):
+    assert coded(Numeric("floor", 0, 3)).bins == (0.5, 1.5, 2.5)
+    # A range of 25 whole numbers is cut into eight widths, and so are those of two or three, which may be a share or a mark, and one
+    # between fractions.
+    for low, high in ((0, 24), (0, 1), (0, 2), (-1, 1), (0.5, 3.5)):
         assert coded(Numeric("x", low, high)).bins == tuple(low + (high - low) / 8 * i for i in range(1, 8))
 
 

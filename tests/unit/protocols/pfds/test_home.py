@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from shoal.entropy import SeededEntropy
 from shoal.errors import LocalProtocolError
 from shoal.protocols.pfds import home as module
 from shoal.protocols.pfds.fitting import Design, Prior, own_model, released_model, ridge_model, targets_of
-from shoal.protocols.pfds.home import Home, around_pooled, at_home, scaled, share_of, tried
+from shoal.protocols.pfds.home import Home, around_pooled, at_home, scaled, shares_of, tried
 from shoal.protocols.pfds.model import Model
 from shoal.protocols.pfds.params import Floats, Params, Rows
 
@@ -25,12 +26,13 @@ D = sum(ARITIES)
 Columns = Mapping[str, npt.NDArray[Any]]
 
 
-def params_of(label: Categorical | Numeric, trust: str = "local") -> Params:
+def params_of(label: Categorical | Numeric, trust: str = "local", size: int = 1000) -> Params:
     features = [Categorical(f"a{j}", [str(i) for i in range(n)], missing=False) for j, n in enumerate(ARITIES)]
-    return Params(Schema(features, label=label), epsilon=1.0, size=1000, trust=trust)  # type: ignore[arg-type]
+    return Params(Schema(features, label=label), epsilon=1.0, size=size, trust=trust)  # type: ignore[arg-type]
 
 
-CLASSES, SUMMED = (params_of(Categorical("kind", ["no", "yes"]), trust) for trust in ("local", "secure-sum"))
+CLASSES = params_of(kind := Categorical("kind", ["no", "yes"]))
+SUMMED = params_of(kind, "secure-sum", size=100_000)
 THREE = params_of(Categorical("kind", ["a", "b", "c"]))
 NUMBER = params_of(Numeric("height", -10, 10))
 
@@ -134,6 +136,22 @@ def test_the_blend_lies_between_its_two(params: Params) -> None:
     assert 0 < share < 1
     assert home.scores(cells) == pytest.approx(share * home.personal.scores(cells) + (1 - share) * other.scores(cells))
     assert home.personal.blend.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("label", [kind, Numeric("height", -10, 10)], ids=["classes", "number"])
+def test_noisy_sums_leave_the_own_rows_a_share(label: Categorical | Numeric) -> None:
+    params = params_of(label, "secure-sum")
+    rows, cells = some_rows(params, 120, seed=20), every_cell(params)
+    useless = replace(flat(params), weights=np.random.default_rng(4).normal(size=(D, 1)))
+    home = at_home(useless, rows, SeededEntropy(1))
+    sources = np.column_stack([one.scores(cells)[:, 0] for one in (home.personal, useless, own_model(params, rows))])
+    (personal, pooled, own), rest, *_ = np.linalg.lstsq(sources, home.scores(cells)[:, 0])
+    assert rest == pytest.approx(0, abs=1e-9)
+    assert personal == pytest.approx(home.blend[0]) and personal + pooled + own == pytest.approx(1)
+    assert own > 0.5 > 0.2 > pooled
+    # With the same release, where the declared noise is small, the own rows alone are no part of it.
+    precise = replace(useless, params=params_of(label, "secure-sum", 100_000))
+    assert at_home(precise, rows, SeededEntropy(1)).blend[0] > 0.9
 
 
 def test_a_good_release_is_used_and_a_misleading_one_is_not() -> None:
@@ -243,18 +261,31 @@ def test_shares_by_likelihood() -> None:
     targets, grid = np.array([0.0, 1.0, 1.0, 0.0]), np.linspace(0, 1, 6)
     many = np.tile(targets, 50)
     good = 2 * many - 1
-    assert share_of(good, -good, many, False) == pytest.approx(1, abs=1e-6)
-    assert share_of(-good, good, many, False) == pytest.approx(0, abs=1e-6)
-    assert share_of(good, good, many, False) == pytest.approx(0.5)
+    assert shares_of(np.array([good, -good]), many, False) == pytest.approx([1, 0], abs=1e-6)
+    assert shares_of(np.array([-good, good]), many, False) == pytest.approx([0, 1], abs=1e-6)
+    assert shares_of(np.array([good, good]), many, False) == pytest.approx(0.5)
     # Each row has the chance 1 / (1 + exp(-g)) by a blend of right scores and of none.
     likelihoods = (1 + np.exp(-grid)) ** -4
-    assert share_of(2 * targets - 1, np.zeros(4), targets, False) == pytest.approx(likelihoods @ grid / likelihoods.sum())
+    assert shares_of(np.array([2 * targets - 1, np.zeros(4)]), targets, False)[0] == pytest.approx(likelihoods @ grid / likelihoods.sum())
     # Of numbers: squared errors in units of the best blend's variance.
     squares = np.array([4 * (0.3 - 0.2 * g) ** 2 for g in grid])
     weights = np.exp(-4 / 2 * squares / squares.min())
-    assert share_of(targets + 0.1, targets + 0.3, targets, True) == pytest.approx(weights @ grid / weights.sum())
-    assert share_of(targets, targets + 0.3, targets, True) == pytest.approx(1)
-    assert share_of(targets, targets, targets, True) == pytest.approx(0.5)
+    assert shares_of(np.array([targets + 0.1, targets + 0.3]), targets, True)[0] == pytest.approx(weights @ grid / weights.sum())
+    assert shares_of(np.array([targets, targets + 0.3]), targets, True)[0] == pytest.approx(1)
+    assert shares_of(np.array([targets, targets]), targets, True) == pytest.approx(0.5)
+
+
+def test_the_own_rows_next_to_a_pooled_model_are_doubted() -> None:
+    targets = np.tile([0.0, 1.0], 100)
+    good = 2 * targets - 1
+    assert shares_of(np.array([-good, -good, good]), targets, False) == pytest.approx([0, 0, 1], abs=1e-6)
+    # Where all three are as good, the share of the third is s in 6 - 5 s of 21 blends, and each of them counts exp(-8 s).
+    thirds = np.arange(6) / 5
+    counts = (6 - 5 * thirds) * np.exp(-8 * thirds)
+    third = counts @ thirds / counts.sum()
+    for is_number in (False, True):
+        assert shares_of(np.array([good] * 3), targets, is_number) == pytest.approx([(1 - third) / 2, (1 - third) / 2, third])
+    assert third < 0.1
 
 
 def test_it_never_leaves() -> None:

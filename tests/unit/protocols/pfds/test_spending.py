@@ -17,7 +17,7 @@ from shoal.privacy.events import Relation
 from shoal.privacy.rounding import delta_grains_down, delta_grains_up, grains_down, grains_up
 from shoal.privacy.zcdp import epsilon_to_rho
 from shoal.protocols.pfds.params import Params
-from shoal.protocols.pfds.spending import noise_of, plan, plan_of, query_of, size_of
+from shoal.protocols.pfds.spending import affordable, noise_of, plan, plan_of, query_of, size_of
 from shoal.protocols.pfds.sums import SumScript
 
 K = len(ARITIES)
@@ -75,6 +75,9 @@ def test_without_noise_all_rounds_are_asked_and_with_more_classes_only_tables() 
     assert plan_of(params_of(epsilon=math.inf)).n_rounds == 6
     assert plan_of(params_of(THREE)).questions == ("tables",)
     assert plan_of(params_of(THREE)).parts == (1,)
+    # What the noise would allow does not depend on the label.
+    assert affordable(params_of(THREE, epsilon=math.inf)).n_rounds == 6
+    assert affordable(params_of(THREE)) == affordable(params_of()) == plan_of(params_of())
 
 
 @pytest.mark.parametrize("label", LABELS)
