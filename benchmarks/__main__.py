@@ -22,6 +22,7 @@ BENCHMARKS = {
     "ddml-speed": ("benchmarks.speed.ddml", "DDML: simulated updates a second, and draw + update pairs a second on each store"),
     "sdq": ("benchmarks.paper.sdq", "SDQ: exactness, Nursery, Adult, held-out and made-up rows, collusion; --only takes one of these"),
     "sdq-speed": ("benchmarks.speed.sdq", "SDQ: processor time of a member and a round, against MPyC's sum and Flower's masks"),
+    "pfds": ("benchmarks.paper.pfds", "PFDS: what holders gain by variant plus, and the paper's table; --only plus or paper"),
     "pfds-speed": (
         "benchmarks.speed.pfds",
         "PFDS: a tree's projection against piqp; both variants with 100 holders, time and memory",
@@ -43,6 +44,10 @@ FIGURES = {
     "sdq-3b": ("benchmarks.paper.sdq_figures", "made-up rows: accuracy by budget"),
     "sdq-3c": ("benchmarks.paper.sdq_figures", "made-up rows: accuracy by number of databases"),
     "sdq-3d": ("benchmarks.paper.sdq_figures", "Nursery: accuracy by budget"),
+    "pfds-3a": ("benchmarks.paper.pfds_figures", "Adult: how far a private dataset is from the true size, by depth of the tree"),
+    "pfds-3b": ("benchmarks.paper.pfds_figures", "Adult: distance of private and real rows over random partitions, by depth"),
+    "pfds-3c": ("benchmarks.paper.pfds_figures", "Adult: time that an agent takes to make its private dataset, by depth"),
+    "pfds-4": ("benchmarks.paper.pfds_figures", "Adult and News: error of variant paper by number of sharers"),
 }
 TRIALS = 20
 """Repetitions of a point of a figure, where its module has no number of its own."""
@@ -59,7 +64,7 @@ def main() -> None:
     run.add_argument("--only", metavar="TEXT", help="only what has this in its name, where a benchmark can choose")
     figure = commands.add_parser("figure", help="draw one figure of a paper (needs shoal[report])")
     figure.add_argument("name", choices=sorted(FIGURES))
-    figure.add_argument("--trials", type=int, help="repetitions of each point (AnonML: 20, its paper: 400 to 500; DDML and SDQ: 1)")
+    figure.add_argument("--trials", type=int, help="repetitions of each point (AnonML: 20, its paper: 400 to 500; DDML, SDQ: 1; PFDS: 10)")
     figure.add_argument("--to", type=Path, default=Path("docs/benchmarks"), metavar="DIR", help="where the SVG goes")
     for command in (run, figure):
         command.add_argument("--json", action="store_true", help="print one JSON object per figure")

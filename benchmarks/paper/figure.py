@@ -38,6 +38,8 @@ class Line:
         In figures of accuracy, what is private is solid, what is not is dashed, and guessing is dotted. Points are not joined.
     colour
         As HTML writes it.
+    spread
+        Of each point, how far its confidence interval reaches up and down; empty: none is drawn.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Line:
     y: Sequence[float]
     style: Literal["solid", "dashed", "dotted", "points"] = "solid"
     colour: str = PALETTE["blue"]
+    spread: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,8 @@ class Figure:
                 x: list[str | float] = list(panel.names) if panel.names else [round(value, 6) for value in line.x]
                 y = [round(float(value), 6) for value in line.y]
                 if as_json:
-                    yield json.dumps({"figure": self.name, "panel": panel.title, "line": line.name, "style": line.style, "x": x, "y": y})
+                    shown = {"figure": self.name, "panel": panel.title, "line": line.name, "style": line.style, "x": x, "y": y}
+                    yield json.dumps({**shown, "spread": [round(float(one), 6) for one in line.spread]} if line.spread else shown)
                 else:
                     points = "  ".join(f"{at}: {value:.4g}" for at, value in zip(x, y, strict=True))
                     yield f"{panel.title}; {line.name} ({line.style})  {points}"

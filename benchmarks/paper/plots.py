@@ -30,7 +30,8 @@ SETTINGS: dict[str, Any] = {
 }
 _WIDTH, _LEGEND, _HEIGHT = 4.2, 1.6, 3.3
 _FEW = 12
-_LONG_NUMBER = re.compile(r"\d+\.\d{3,}")
+_LONG_NUMBER = re.compile(r"\d+\.\d{3,}(?![^<>]*</text>)")
+"""Of places, not of what is written: 0.325 on an axis stays."""
 _NO_TURN = re.compile(r' transform="rotate\(-?0 [^)]*\)"')
 _UNUSED_NAME = re.compile(r' id="[a-zA-Z0-9.]+_\d+"')
 _INDENT = re.compile(r"\n\s*")
@@ -98,6 +99,9 @@ def _curves(ax: Any, panel: Panel) -> None:
             ax.plot(line.x, line.y, linestyle=line.style, color=line.colour, label=line.name, marker=marker, markersize=4, linewidth=1.4)
         else:
             ax.axhline(line.y[0], linestyle=line.style, color=line.colour, label=line.name, linewidth=1.2)
+        if line.spread:
+            low, high = zip(*((y - one, y + one) for y, one in zip(line.y, line.spread, strict=True)), strict=True)
+            ax.fill_between(line.x, low, high, color=line.colour, alpha=0.15, linewidth=0)
     ax.set_xlabel(panel.x_label)
     ax.set_ylabel(panel.y_label)
     x = panel.lines[0].x
