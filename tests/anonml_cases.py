@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from machine_runs import spent
 from shoal.domain import Categorical, Numeric, Schema
 from shoal.entropy import SeededEntropy
 from shoal.messages.codec import decode
@@ -131,11 +132,6 @@ def recount(script: Script, outcome: Outcome) -> Tallies:
 
 def plain(tallies: Tallies) -> list[list[tuple[int, list[int]]]]:
     return [[(tally.n, tally.counts.tolist()) for tally in phase] for phase in tallies]
-
-
-def spent(ledger: MemoryLedger) -> int:
-    """All that has begun to leave, in grains of epsilon."""
-    return sum(total.spent for total in ledger.totals())
 
 
 def check(script: Script, outcome: Outcome, ledgers: Mapping[str, MemoryLedger], peers: Mapping[str, AnonMLPeer]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from machine_runs import spent
 from shoal.domain import Categorical, Numeric, Schema, Text
 from shoal.entropy import SeededEntropy
 from shoal.messages.base import Array
@@ -158,11 +159,6 @@ def updates_sent(outcome: Outcome) -> dict[tuple[str, str], dict[bytes, Update]]
             assert isinstance(message, Update)
             left.setdefault((sent.sender, sent.question), {})[sent.payload] = message
     return left
-
-
-def spent(ledger: MemoryLedger) -> int:
-    """All that has begun to leave, in grains of epsilon."""
-    return sum(total.spent for total in ledger.totals())
 
 
 def taken(state: Keeping) -> int:

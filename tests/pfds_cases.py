@@ -4,36 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
+from machine_runs import Logging, Saving, answers_by_peer, spent
 from pfds_sums import NUMBER, THREE, TWO, params_of, parted, rows_of
 from shoal.entropy import Entropy, SeededEntropy
-from shoal.messages.base import Message
-from shoal.messages.codec import decode, dump, load
 from shoal.privacy.events import Event
 from shoal.privacy.ledger import SPENT
 from shoal.privacy.rounding import grains_up
 from shoal.protocols.base import (
     AGGREGATOR,
-    START,
-    Abort,
-    Account,
     Aggregator,
-    Effects,
-    Finish,
-    Input,
     MemoryLedger,
-    Outbound,
     Outcome,
     Peer,
-    Received,
-    Work,
     run_local,
-    settle,
 )
 from shoal.protocols.pfds import local
 from shoal.protocols.pfds.home import Home
@@ -49,6 +37,7 @@ from shoal.protocols.pfds.tables_peer import TablesPeer
 from shoal.sim.pfds_machines import machines
 
 N = 5
+answers_sent = partial(answers_by_peer, MESSAGES)
 
 _SUMS: dict[str, Any] = {"n_holders": N, "minimum": 4, "max_colluders": 1, "epsilon": 3.0}
 STUDIES: dict[str, Params] = {
@@ -81,49 +70,28 @@ def sharers(names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith("peer-")]
 
 
-class _Saving:
-    """Goes down before every step, and comes back with what was saved."""
-
-    def step(self, state: Any, given: Input, now: datetime, entropy: Entropy) -> tuple[Any, Effects]:
-        return super().step(load(dump(state), type(state)), given, now, entropy)  # type: ignore[misc,no-any-return]
+class SavedTables(Saving, TablesPeer): ...
 
 
-class _Logging:
-    """Writes down every input, with the state before it."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.log: list[tuple[Any, Input]] = []
-        self.is_logging = True
-
-    def step(self, state: Any, given: Input, now: datetime, entropy: Entropy) -> tuple[Any, Effects]:
-        if self.is_logging:
-            self.log.append((state, given))
-        return super().step(state, given, now, entropy)  # type: ignore[misc,no-any-return]
+class SavedTablesAggregator(Saving, TablesAggregator): ...
 
 
-class SavedTables(_Saving, TablesPeer): ...
+class SavedSums(Saving, SummingPeer): ...
 
 
-class SavedTablesAggregator(_Saving, TablesAggregator): ...
+class SavedSumsAggregator(Saving, SummingAggregator): ...
 
 
-class SavedSums(_Saving, SummingPeer): ...
+class LoggedTables(Logging, TablesPeer): ...
 
 
-class SavedSumsAggregator(_Saving, SummingAggregator): ...
+class LoggedTablesAggregator(Logging, TablesAggregator): ...
 
 
-class LoggedTables(_Logging, TablesPeer): ...
+class LoggedSums(Logging, SummingPeer): ...
 
 
-class LoggedTablesAggregator(_Logging, TablesAggregator): ...
-
-
-class LoggedSums(_Logging, SummingPeer): ...
-
-
-class LoggedSumsAggregator(_Logging, SummingAggregator): ...
+class LoggedSumsAggregator(Logging, SummingAggregator): ...
 
 
 class BareTables(TablesPeer):
@@ -162,47 +130,9 @@ def logged(name: str) -> tuple[Any, dict[str, Any], Published]:
     return aggregator, peers, outcome.results[AGGREGATOR]  # type: ignore[return-value]
 
 
-def before(machine: Any, kind: type[Any], number: int = 0, sender: str | None = None) -> tuple[Any, Any]:
-    """The state in which a machine was given a message or an input of a kind for the so-manieth time, and what it was."""
-    found = [
-        (state, getattr(given, "message", given))
-        for state, given in machine.log
-        if isinstance(getattr(given, "message", given), kind) and sender in (None, getattr(given, "sender", None))
-    ]
-    return found[number]
-
-
-def give(
-    peer: Peer[Any], state: Any, given: Input | Message, ledger: MemoryLedger | None = None, seed: int = 1
-) -> tuple[Any, list[Message], tuple[Work, ...]]:
-    """What a peer sends when it is given something, and all that it asks its driver for."""
-    given = Received(AGGREGATOR, given) if isinstance(given, Message) else given
-    account = Account(MemoryLedger() if ledger is None else ledger, peer.study, "rows", AGGREGATOR, "a test")
-    state, work = settle(peer, state, given, START, SeededEntropy(seed), account)
-    return state, [decode(item.payload, MESSAGES, peer.study) for item in work if isinstance(item, Outbound)], work
-
-
-def endings(work: tuple[Work, ...]) -> list[Finish | Abort]:
-    return [item for item in work if isinstance(item, Finish | Abort)]
-
-
-def spent(ledger: MemoryLedger) -> int:
-    """All that has begun to leave, in grains of epsilon."""
-    return sum(total.spent for total in ledger.totals())
-
-
 def cost(peer: Peer[Any], questions: Iterable[str]) -> int:
     """The plain sum of prices, in grains of epsilon."""
     return sum(grains_up(peer.price(question).epsilon) for question in questions)
-
-
-def answers_sent(outcome: Outcome, study: bytes) -> dict[tuple[str, str], set[bytes]]:
-    """Every answer that left: peer and question -> the different bytes that left for it."""
-    left: dict[tuple[str, str], set[bytes]] = {}
-    for sent in outcome.sent:
-        if decode(sent.payload, MESSAGES, study).spends:
-            left.setdefault((sent.sender, str(sent.question)), set()).add(sent.payload)
-    return left
 
 
 def same_model(one: Model, other: Model) -> bool:

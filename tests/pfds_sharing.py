@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from machine_runs import Logging, Saving
 from pfds_cases import check
 from pfds_trees import SCHEMA, params_of, random_points
 from shoal.domain import Numeric, Schema
-from shoal.entropy import Entropy, SeededEntropy
-from shoal.messages.codec import dump, load
-from shoal.protocols.base import AGGREGATOR, Effects, Input, MemoryLedger, Outcome, run_local
+from shoal.entropy import SeededEntropy
+from shoal.protocols.base import AGGREGATOR, MemoryLedger, Outcome, run_local
 from shoal.protocols.pfds.dataset import Dataset
 from shoal.protocols.pfds.paper import Points, questions
 from shoal.protocols.pfds.params import Params
 from shoal.protocols.pfds.sharing import PublishedTrees
-from shoal.protocols.pfds.sharing_aggregator import Gathering, SharingAggregator
-from shoal.protocols.pfds.sharing_peer import SharingPeer, SharingTrees
+from shoal.protocols.pfds.sharing_aggregator import SharingAggregator
+from shoal.protocols.pfds.sharing_peer import SharingPeer
 from shoal.protocols.pfds.tree import PrivateTree
 from shoal.sim.pfds_machines import paper_machines
 
@@ -49,42 +48,16 @@ def make(name: str, **options: Any) -> tuple[SharingAggregator, dict[str, Any]]:
     return paper_machines(params, options.pop("points", None) or points_of(params), n_readers=options.pop("n_readers", READERS), **options)
 
 
-class Saved(SharingPeer):
-    """Goes down before every step, and comes back with what was saved."""
-
-    def step(self, state: SharingTrees, given: Input, now: datetime, entropy: Entropy) -> tuple[SharingTrees, Effects]:
-        return super().step(load(dump(state), SharingTrees), given, now, entropy)
+class Saved(Saving, SharingPeer): ...
 
 
-class SavedAggregator(SharingAggregator):
-    def step(self, state: Gathering, given: Input, now: datetime, entropy: Entropy) -> tuple[Gathering, Effects]:
-        return super().step(load(dump(state), Gathering), given, now, entropy)
+class SavedAggregator(Saving, SharingAggregator): ...
 
 
-class Logged(SharingPeer):
-    """Writes down every input, with the state before it."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.log: list[tuple[SharingTrees, Input]] = []
-        self.is_logging = True
-
-    def step(self, state: SharingTrees, given: Input, now: datetime, entropy: Entropy) -> tuple[SharingTrees, Effects]:
-        if self.is_logging:
-            self.log.append((state, given))
-        return super().step(state, given, now, entropy)
+class Logged(Logging, SharingPeer): ...
 
 
-class LoggedAggregator(SharingAggregator):
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.log: list[tuple[Gathering, Input]] = []
-        self.is_logging = True
-
-    def step(self, state: Gathering, given: Input, now: datetime, entropy: Entropy) -> tuple[Gathering, Effects]:
-        if self.is_logging:
-            self.log.append((state, given))
-        return super().step(state, given, now, entropy)
+class LoggedAggregator(Logging, SharingAggregator): ...
 
 
 @cache

@@ -5,37 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
+from machine_runs import Logging, Saving, answers_by_peer, spent
 from sdq_trees import parted, random_table, schema_of
 from shoal.entropy import Entropy, SeededEntropy
-from shoal.messages.base import Message
-from shoal.messages.codec import decode, dump, load
 from shoal.privacy.events import Event
 from shoal.privacy.ledger import SPENT
 from shoal.privacy.rounding import grains_up
 from shoal.protocols.base import (
     AGGREGATOR,
-    START,
-    Abort,
-    Account,
-    Effects,
-    Finish,
-    Input,
     MemoryLedger,
-    Outbound,
     Outcome,
-    Received,
-    Work,
     run_local,
-    settle,
 )
-from shoal.protocols.sdq.aggregator import Mined, Mining, SDQAggregator
-from shoal.protocols.sdq.following import Following
+from shoal.protocols.sdq.aggregator import Mined, SDQAggregator
 from shoal.protocols.sdq.messages import MESSAGES
 from shoal.protocols.sdq.params import Ints, Params, Table
 from shoal.protocols.sdq.peer import SDQPeer
@@ -47,6 +34,7 @@ from shoal.sim.sdq_machines import machines
 ARITIES = (3, 2, 2)
 SCHEMA = schema_of(ARITIES, 2)
 N = 5
+answers_sent = partial(answers_by_peer, MESSAGES)
 
 _SHARED = Params(SCHEMA, 6.0, 300, n_databases=N, minimum=4, max_colluders=1, depth=2)
 STUDIES: dict[str, Params] = {
@@ -97,42 +85,16 @@ def _largest(script: Script, params: Params) -> dict[str, Event]:
     return dict.fromkeys(more, event) | prices
 
 
-class Saved(SDQPeer):
-    """Goes down before every step, and comes back with what was saved."""
-
-    def step(self, state: Following, given: Input, now: datetime, entropy: Entropy) -> tuple[Following, Effects]:
-        return super().step(load(dump(state), Following), given, now, entropy)
+class Saved(Saving, SDQPeer): ...
 
 
-class SavedAggregator(SDQAggregator):
-    def step(self, state: Mining, given: Input, now: datetime, entropy: Entropy) -> tuple[Mining, Effects]:
-        return super().step(load(dump(state), Mining), given, now, entropy)
+class SavedAggregator(Saving, SDQAggregator): ...
 
 
-class Logged(SDQPeer):
-    """Writes down every input, with the state before it."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.log: list[tuple[Following, Input]] = []
-        self.is_logging = True
-
-    def step(self, state: Following, given: Input, now: datetime, entropy: Entropy) -> tuple[Following, Effects]:
-        if self.is_logging:
-            self.log.append((state, given))
-        return super().step(state, given, now, entropy)
+class Logged(Logging, SDQPeer): ...
 
 
-class LoggedAggregator(SDQAggregator):
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.log: list[tuple[Mining, Input]] = []
-        self.is_logging = True
-
-    def step(self, state: Mining, given: Input, now: datetime, entropy: Entropy) -> tuple[Mining, Effects]:
-        if self.is_logging:
-            self.log.append((state, given))
-        return super().step(state, given, now, entropy)
+class LoggedAggregator(Logging, SDQAggregator): ...
 
 
 @cache
@@ -144,44 +106,6 @@ def logged(name: str) -> tuple[LoggedAggregator, dict[str, Logged], Mined]:
     for machine in (aggregator, *peers.values()):
         machine.is_logging = False  # type: ignore[attr-defined]
     return aggregator, peers, outcome.results[AGGREGATOR]  # type: ignore[return-value]
-
-
-def before(machine: Logged | LoggedAggregator, kind: type[Any], number: int = 0, sender: str | None = None) -> tuple[Any, Any]:
-    """The state in which a machine was given a message or an input of a kind for the so-manieth time, and what it was."""
-    found = [
-        (state, getattr(given, "message", given))
-        for state, given in machine.log
-        if isinstance(getattr(given, "message", given), kind) and sender in (None, getattr(given, "sender", None))
-    ]
-    return found[number]
-
-
-def give(
-    peer: SDQPeer, state: Following, given: Input | Message, ledger: MemoryLedger | None = None, seed: int = 1
-) -> tuple[Following, list[Message], tuple[Work, ...]]:
-    """What a peer sends when it is given something, and all that it asks its driver for."""
-    given = Received(AGGREGATOR, given) if isinstance(given, Message) else given
-    account = Account(MemoryLedger() if ledger is None else ledger, peer.study, "rows", AGGREGATOR, "a test")
-    state, work = settle(peer, state, given, START, SeededEntropy(seed), account)
-    return state, [decode(item.payload, MESSAGES, peer.study) for item in work if isinstance(item, Outbound)], work
-
-
-def endings(work: tuple[Work, ...]) -> list[Finish | Abort]:
-    return [item for item in work if isinstance(item, Finish | Abort)]
-
-
-def spent(ledger: MemoryLedger) -> int:
-    """All that has begun to leave, in grains of epsilon."""
-    return sum(total.spent for total in ledger.totals())
-
-
-def answers_sent(outcome: Outcome, study: bytes) -> dict[tuple[str, str], set[bytes]]:
-    """Every answer that left: peer and question -> the different bytes that left for it."""
-    left: dict[tuple[str, str], set[bytes]] = {}
-    for sent in outcome.sent:
-        if decode(sent.payload, MESSAGES, study).spends:
-            left.setdefault((sent.sender, str(sent.question)), set()).add(sent.payload)
-    return left
 
 
 def check(peers: Mapping[str, SDQPeer], outcome: Outcome, ledgers: Mapping[str, MemoryLedger]) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from ddml_cases import STUDIES, STUDY, check, check_complete, make, people, price_of, spent, taken, updates_sent
+from ddml_cases import STUDIES, STUDY, check, check_complete, make, people, price_of, taken, updates_sent
+from machine_runs import spent
 from networks import HEAVY, LOSSY, Run, over
 from shoal.clock import ManualClock
 from shoal.entropy import Entropy, SeededEntropy

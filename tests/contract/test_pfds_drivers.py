@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from machine_runs import spent
 from networks import HEAVY, LOSSY, Run, over
 from pfds_cases import (
     STUDIES,
@@ -29,7 +30,6 @@ from pfds_cases import (
     same_model,
     saved,
     sharers,
-    spent,
 )
 from pfds_sums import parted
 from shoal.clock import ManualClock

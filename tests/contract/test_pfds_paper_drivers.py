@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from machine_runs import spent
 from networks import HEAVY, LOSSY, Run, over
-from pfds_cases import answers_sent, check, cost, spent
+from pfds_cases import answers_sent, check, cost
 from pfds_sharing import (
     NAMES,
     STUDIES,

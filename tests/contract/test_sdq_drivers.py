@@ -11,20 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from machine_runs import spent
 from networks import HEAVY, LOSSY, Run, over
-from sdq_cases import (
-    FREE,
-    QUERIES,
-    STUDIES,
-    N,
-    Saved,
-    SavedAggregator,
-    answers_sent,
-    check,
-    check_complete,
-    make,
-    spent,
-)
+from sdq_cases import FREE, QUERIES, STUDIES, N, Saved, SavedAggregator, answers_sent, check, check_complete, make
 from shoal.clock import ManualClock
 from shoal.entropy import Entropy, SeededEntropy
 from shoal.errors import BudgetError, LocalProtocolError, ShoalError

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from sdq_cases import STUDIES, Bare, N, check, check_complete, make, pooled, spent, tables
+from machine_runs import spent
+from sdq_cases import STUDIES, Bare, N, check, check_complete, make, pooled, tables
 from shoal.entropy import Entropy, SeededEntropy
 from shoal.mpc.children import Children
 from shoal.protocols.base import AGGREGATOR, Compute, Feed, MemoryLedger, Outcome, run_local

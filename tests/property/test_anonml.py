@@ -13,8 +13,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anonml_cases import STUDIES, STUDY, TWO, check, check_complete, make, people, publications, row, script_of, spent
+from anonml_cases import STUDIES, STUDY, TWO, check, check_complete, make, people, publications, row, script_of
 from hostile import hostile
+from machine_runs import spent
 from model_garbage import read_with_garbage
 from shoal.domain import Categorical, Feature, Numeric, Schema
 from shoal.entropy import SeededEntropy

@@ -9,8 +9,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddml_cases import STUDIES, STUDY, an_id, check, check_complete, make, people, price_of, rows, spent
+from ddml_cases import STUDIES, STUDY, an_id, check, check_complete, make, people, price_of, rows
 from hostile import hostile
+from machine_runs import spent
 from model_garbage import read_with_garbage
 from shoal.entropy import SeededEntropy
 from shoal.errors import RemoteProtocolError

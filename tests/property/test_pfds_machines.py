@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostile import hostile
-from pfds_cases import STUDIES, SUMMED, check, cost, give, logged, make, questions_of, sharers, spent
+from machine_runs import give, spent
+from pfds_cases import STUDIES, SUMMED, check, cost, logged, make, questions_of, sharers
 from shoal.entropy import SeededEntropy
 from shoal.errors import RemoteProtocolError
 from shoal.messages.base import Array, Message

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostile import hostile
-from pfds_cases import check, cost, give, spent
+from machine_runs import give, spent
+from pfds_cases import check, cost
 from pfds_sharing import NAMES, STUDIES, check_published, logged, make
 from shoal.entropy import SeededEntropy
 from shoal.errors import RemoteProtocolError

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostile import hostile
-from sdq_cases import FREE, QUERIES, STUDIES, Logged, check, give, logged, make, spent
+from machine_runs import give, spent
+from sdq_cases import FREE, QUERIES, STUDIES, Logged, check, logged, make
 from shoal.entropy import SeededEntropy
 from shoal.errors import RemoteProtocolError
 from shoal.messages.base import Array, Message

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from anonml_cases import STUDIES, STUDY, TWO, make, people, publications, row, script_of, spent, ticket, ticket_for
+from anonml_cases import STUDIES, STUDY, TWO, make, people, publications, row, script_of, ticket, ticket_for
+from machine_runs import spent
 from shoal.entropy import SeededEntropy
 from shoal.errors import BudgetError, LocalProtocolError, RemoteProtocolError
 from shoal.messages.codec import decode

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddml_cases import STUDIES, STUDY, TWO, an_id, an_instance, an_update, make, people, price_of, rows, some_weights, spent
+from ddml_cases import STUDIES, STUDY, TWO, an_id, an_instance, an_update, make, people, price_of, rows, some_weights
+from machine_runs import spent
 from shoal.domain import Numeric
 from shoal.entropy import SeededEntropy
 from shoal.errors import BudgetError, LocalProtocolError, MechanismError, RemoteProtocolError

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pfds_cases import STUDIES, before, endings, give, logged, pooled_rows, same_model
+from machine_runs import before, endings, give
+from pfds_cases import STUDIES, logged, pooled_rows, same_model
 from shoal.entropy import SeededEntropy
 from shoal.errors import RemoteProtocolError
 from shoal.messages.base import Array, Message

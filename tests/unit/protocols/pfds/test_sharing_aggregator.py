@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pfds_cases import before
+from machine_runs import before
 from pfds_sharing import NAMES, STUDIES, LoggedAggregator, logged, same_release
 from shoal.entropy import SeededEntropy
 from shoal.errors import RemoteProtocolError, SpecError

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pfds_cases import before, cost, endings, give, spent
+from machine_runs import before, endings, give, spent
+from pfds_cases import cost
 from pfds_sharing import NAMES, STUDIES, Logged, logged, make, same_release, same_tree
 from shoal.entropy import SeededEntropy
 from shoal.errors import LocalProtocolError, RemoteProtocolError

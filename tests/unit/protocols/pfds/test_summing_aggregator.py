@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pfds_cases import STUDIES, SUMMED, before, logged, same_model
+from machine_runs import before
+from pfds_cases import STUDIES, SUMMED, logged, same_model
 from shoal.entropy import SeededEntropy
 from shoal.errors import LocalProtocolError, RemoteProtocolError
 from shoal.messages.base import Array, Message

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pfds_cases import STUDIES, SUMMED, BareSums, LoggedSums, before, endings, give, logged, pooled_rows, spent
+from machine_runs import before, endings, give, spent
+from pfds_cases import STUDIES, SUMMED, BareSums, LoggedSums, logged, pooled_rows
 from pfds_sums import parted
 from shoal.entropy import SeededEntropy
 from shoal.errors import BudgetError, LocalProtocolError, RemoteProtocolError

@@ -7,7 +7,8 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from sdq_cases import FREE, QUERIES, STUDIES, TOO_MUCH, LoggedAggregator, before, logged, make, pooled
+from machine_runs import before
+from sdq_cases import FREE, QUERIES, STUDIES, TOO_MUCH, LoggedAggregator, logged, make, pooled
 from shoal.crypto.secure_sum import limit
 from shoal.entropy import SeededEntropy
 from shoal.errors import RemoteProtocolError, SpecError

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sdq_cases import before, logged
+from machine_runs import before
+from sdq_cases import logged
 from shoal.messages.codec import dump, load
 from shoal.protocols.sdq.following import Following
 from shoal.protocols.sdq.messages import Contributions

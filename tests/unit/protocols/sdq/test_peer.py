@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from sdq_cases import QUERIES, STUDIES, TOO_MUCH, Bare, Logged, before, endings, give, logged, spent, tables
+from machine_runs import before, endings, give, spent
+from sdq_cases import QUERIES, STUDIES, TOO_MUCH, Bare, Logged, logged, tables
 from shoal.entropy import SeededEntropy
 from shoal.errors import BudgetError, LocalProtocolError, RemoteProtocolError
 from shoal.messages.base import Message
