@@ -16,6 +16,7 @@ from shoal.errors import LocalProtocolError, SpecError
 from shoal.mechanisms.base import check_delta, check_epsilon
 from shoal.privacy.events import Relation, Scope, Unit
 from shoal.protocols.pfds.coding import coded_schema
+from shoal.protocols.sdq.params import cells_of as cut
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -205,9 +206,7 @@ class Rows:
 
 def cells_of(params: Params, columns: Mapping[str, npt.NDArray[Any]]) -> Ints:
     """The cell of each feature among all cells, ``(n, k)``; a category that nobody declared is taken for the last one."""
-    features = params.coded.features
-    cut = [np.minimum(feature.cut(columns[feature.name]), (feature.n_bins or 1) - 1) for feature in features]
-    return np.stack(cut, axis=1).astype(np.int64) + params.starts[:-1]
+    return cut(params.coded, columns) + params.starts[:-1]
 
 
 def sides_of(params: Params, labels: npt.NDArray[Any]) -> Ints:
