@@ -4,9 +4,10 @@ The projection is that of trees like the paper's: four levels, most nodes leaves
 Milliseconds are the best of repeated runs. piqp is held against ours on the same tree, by turns, and medians are compared; it is given its
 matrices ready made, and both its steps count, since every tree has another shape. ``solve_alone`` leaves out the first of them.
 
-A study has the schema of a census: 6 numbers and 8 categories. *paper* is all that is shared: trees, their projections, rows drawn from
-them, and labels by all trees. *plus* is the pooled model, a release of as many rows as there are, and the home models of all holders; the
-slower of its two kinds of trust counts. Seconds are of the processor, ``wall`` are those of the clock; memory is that of a run of its own.
+A study has the schema of a census: 6 numbers and 8 categories. *paper* is all that is shared (trees, their projections, rows drawn from
+them, and labels by all trees), and a logistic regression of every agent on all shared rows and its own. *plus* is the pooled model, a
+release of as many rows as there are, and the home models of all holders; the slower of its two kinds of trust counts. Seconds are of the
+processor, ``wall`` are those of the clock; memory is that of a run of its own.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ import numpy.typing as npt
 from benchmarks.measure import Measure, rate
 from shoal.domain import Categorical, Numeric, Schema
 from shoal.entropy import Entropy, SeededEntropy
+from shoal.estimators.learners import Learned, make_learner
 from shoal.mechanisms.laplace import LaplaceSampler
-from shoal.protocols.pfds.dataset import draw
+from shoal.protocols.pfds.dataset import Dataset, draw
 from shoal.protocols.pfds.home import at_home
 from shoal.protocols.pfds.model import Model
-from shoal.protocols.pfds.paper_population import simulate_paper
+from shoal.protocols.pfds.paper_population import SharedTrees, simulate_paper
 from shoal.protocols.pfds.params import Floats, Ints, Params, Rows
 from shoal.protocols.pfds.population import simulate
 from shoal.protocols.pfds.projection import project
@@ -207,12 +209,25 @@ def _homes(model: Model, rows: Rows, whose: Ints) -> None:
 
 def _paper() -> Iterator[Measure]:
     name, found = f"paper_{N_HOLDERS}_agents", []
-    share = partial(simulate_paper, _params(variant="paper"), *made_rows(SeededEntropy(0)))
-    cpu, wall = _seconds(lambda: found.append(share(SeededEntropy(1))))
+    params, made = _params(variant="paper"), made_rows(SeededEntropy(0))
+    share = partial(simulate_paper, params, *made)
+    sharing = _seconds(lambda: found.append(share(SeededEntropy(1))))
+    shared = found.pop()
+    learning = _seconds(lambda: _learners(params, shared, *made))
+    for part, (seconds, _) in {"share": sharing, "learn": learning}.items():
+        yield Measure(BENCH, f"{name}_{part}_s", seconds, "s", "lower")
+    cpu, wall = map(sum, zip(sharing, learning, strict=True))
     yield Measure(BENCH, f"{name}_s", cpu, "s", "lower", TARGETS["paper"])
     yield Measure(BENCH, f"{name}_wall_s", wall, "s", "lower")
-    yield Measure(BENCH, f"{name}_leaves", sum(len(tree.labels) for tree in found.pop().trees), "leaves", "lower")
+    yield Measure(BENCH, f"{name}_leaves", sum(len(tree.labels) for tree in shared.trees), "leaves", "lower")
     yield Measure(BENCH, f"{name}_peak_mb", _peak_mb(lambda: share(SeededEntropy(1))), "MB", "lower")
+
+
+def _learners(params: Params, shared: SharedTrees, columns: dict[str, npt.NDArray[Any]], labels: Ints, whose: Ints) -> None:
+    for holder in range(N_HOLDERS):
+        mine = whose == holder
+        own = Dataset({name: column[mine] for name, column in columns.items()}, labels[mine])
+        Learned.of(params, make_learner("logistic", is_number=False), [*shared.datasets, own])
 
 
 def _params(**settings: Any) -> Params:

@@ -108,7 +108,8 @@ def test_a_study_of_each_trust_has_its_parts_and_the_slower_one_counts() -> None
 
 def test_a_study_of_the_paper_says_how_many_leaves_it_had() -> None:
     found = named(pfds.measures("paper"))
-    assert set(found) == {f"paper_3_agents_{what}" for what in ("s", "wall_s", "leaves", "peak_mb")}
+    assert set(found) == {f"paper_3_agents_{what}" for what in ("share_s", "learn_s", "s", "wall_s", "leaves", "peak_mb")}
+    assert found["paper_3_agents_s"].value == found["paper_3_agents_share_s"].value + found["paper_3_agents_learn_s"].value
     assert found["paper_3_agents_leaves"].value > 3 * 2**7 and found["paper_3_agents_s"].target == 90.0
 
 
