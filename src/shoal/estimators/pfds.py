@@ -69,7 +69,7 @@ class PFDSClassifier(Classifier, Sharing):
 
     Notes
     -----
-    Ref: PFDS Algorithms 1 to 5; errata P-01 to P-04.
+    Ref: PFDS Algorithms 1 to 5; errata P-01 to P-09.
 
     Privacy: unit record, add-remove, against all who read the release, with trust ``secure-sum`` also up to ``max_colluders`` holders:
     ``epsilon``. Each fit spends it, so that cross-validation and a search over settings on real rows would multiply it. What

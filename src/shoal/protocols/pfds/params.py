@@ -54,7 +54,7 @@ class Params:
 
     Notes
     -----
-    Ref: PFDS Algorithms 1 to 5; errata P-01 to P-04.
+    Ref: PFDS Algorithms 1 to 5; errata P-01 to P-09.
 
     Examples
     --------

@@ -36,6 +36,9 @@ def test_counts_have_noise_of_their_own() -> None:
     drawn = [draw_counts(params, points, levels, 1, SeededEntropy(seed))[0] for seed in range(60)]
     assert 145 < np.mean(drawn) < 155
     assert np.std(drawn) > 2
+    true = draw_counts(BARE, points, levels, 3, SeededEntropy(1))
+    noise = np.stack([draw_counts(params, points, levels, 3, SeededEntropy(seed)) - true for seed in range(20)])
+    assert (noise != noise[:, :1]).any(axis=1).all(), "each node has a draw of its own"
 
 
 @pytest.mark.parametrize("n_levels", [2, 3, 4])
