@@ -21,6 +21,8 @@ from shoal.protocols.base import (
     Outcome,
     Peer,
     Received,
+    Release,
+    Send,
     Work,
     settle,
 )
@@ -45,6 +47,20 @@ class Logging:
         if self.is_logging:
             self.log.append((state, given))
         return super().step(state, given, now, entropy)  # type: ignore[misc,no-any-return]
+
+
+class Chatty:
+    """A mutant that sends what it would release as if it were free."""
+
+    def ask(self, state: Any, question: str) -> tuple[Any, Effects]:
+        return state, (Send(AGGREGATOR, self.answer(state, question, SeededEntropy(1))),)  # type: ignore[attr-defined]
+
+
+class Unpriced:
+    """A mutant that draws without asking its ledger."""
+
+    def ask(self, state: Any, question: str) -> tuple[Any, Effects]:
+        return state, (Release(question, self.answer(state, question, SeededEntropy(1))),)  # type: ignore[attr-defined]
 
 
 def before(machine: Any, kind: type[Any], number: int = 0, sender: str | None = None) -> tuple[Any, Any]:

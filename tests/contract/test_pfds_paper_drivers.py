@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from machine_runs import spent
+from machine_runs import Chatty, Unpriced, spent
 from networks import HEAVY, LOSSY, Run, over
 from pfds_cases import answers_sent, check, cost
 from pfds_sharing import (
@@ -299,21 +299,13 @@ def test_the_participants_own_ledger_file_serves_as_well(tmp_path: Path) -> None
 # Mutants: each breaks one promise, and the suite must notice.
 
 
-class Chatty(SharingPeer):
-    """Sends what it would release as if it were free."""
-
-    def ask(self, state: SharingTrees, question: str) -> tuple[SharingTrees, Effects]:
-        return state, (Send(AGGREGATOR, self.answer(state, question, SeededEntropy(1))),)
+class ChattyPeer(Chatty, SharingPeer): ...
 
 
-class Unpriced(SharingPeer):
-    """Draws without asking its ledger."""
-
-    def ask(self, state: SharingTrees, question: str) -> tuple[SharingTrees, Effects]:
-        return state, (Release(question, self.answer(state, question, SeededEntropy(1))),)
+class UnpricedPeer(Unpriced, SharingPeer): ...
 
 
-@pytest.mark.parametrize("mutant", [Chatty, Unpriced])
+@pytest.mark.parametrize("mutant", [ChattyPeer, UnpricedPeer])
 def test_an_answer_past_the_ledger_does_not_leave(mutant: type[SharingPeer]) -> None:
     outcome, peers, ledgers = play(run_local, "classes", 0, options={"peer": mutant, "n_readers": 0})
     assert {error.code for who, error in outcome.aborted.items() if who != AGGREGATOR} == {"PROTO-001"}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from machine_runs import spent
+from machine_runs import Chatty, Unpriced, spent
 from networks import HEAVY, LOSSY, Run, over
 from sdq_cases import FREE, QUERIES, STUDIES, N, Saved, SavedAggregator, answers_sent, check, check_complete, make
 from shoal.clock import ManualClock
@@ -297,21 +297,13 @@ def test_the_participants_own_ledger_file_serves_as_well(tmp_path: Path) -> None
 # Mutants: each breaks one promise, and the suite must notice.
 
 
-class Chatty(SDQPeer):
-    """Sends what it would release as if it were free."""
-
-    def ask(self, state: Following, question: str) -> tuple[Following, Effects]:
-        return state, (Send(AGGREGATOR, self.answer(state, question, SeededEntropy(1))),)
+class ChattyPeer(Chatty, SDQPeer): ...
 
 
-class Unpriced(SDQPeer):
-    """Draws without asking its ledger."""
-
-    def ask(self, state: Following, question: str) -> tuple[Following, Effects]:
-        return state, (Release(question, self.answer(state, question, SeededEntropy(1))),)
+class UnpricedPeer(Unpriced, SDQPeer): ...
 
 
-@pytest.mark.parametrize("mutant", [Chatty, Unpriced])
+@pytest.mark.parametrize("mutant", [ChattyPeer, UnpricedPeer])
 @pytest.mark.parametrize("name", ["paper", "local", "plus"])
 def test_an_answer_past_the_ledger_does_not_leave(name: str, mutant: type[SDQPeer]) -> None:
     outcome, peers, ledgers = play(run_local, name, 0, options={"peer": mutant})
