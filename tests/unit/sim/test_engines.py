@@ -176,7 +176,7 @@ def scheduler() -> Iterator[Any]:
     import distributed
 
     with distributed.LocalCluster(
-        n_workers=0, threads_per_worker=1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address=None
+        n_workers=0, threads_per_worker=1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address="127.0.0.1:0"
     ) as cluster:
         yield cluster
 
