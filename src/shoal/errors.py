@@ -143,6 +143,23 @@ CODES: dict[str, str] = {
     "STORE-001": "The store of a coordinator cannot be opened, reached, read or written.",
     "STORE-002": "A store does not have the model instances of a study, or has others than the study declares.",
     "STORE-003": "A file is not a store of a coordinator, or was written by a newer version of shoal.",
+    # coordinator and participant over HTTP
+    "AUTH-001": "A request that only an enrolled participant or the analyst may make carries no signature or key.",
+    "AUTH-002": "A request's signature or key is not the right one for it.",
+    "AUTH-003": "A signed request is too old, or its sender's clock is wrong.",
+    "AUTH-004": "A manifest is not signed by the coordinator that publishes it, or the coordinator has another key than before.",
+    "AUTH-005": "A signed request came a second time.",
+    "ENROL-001": "A participant cannot enrol: the study needs an invitation or a place on its roster, is full, or has ended.",
+    "ENROL-002": "A participant enrols a second time, with another ticket than the first time.",
+    "HOST-001": "The coordinator does not have this study, or this part of it.",
+    "HOST-002": "The study has ended, or has no result yet.",
+    "HOST-003": "A study cannot be served as it is: its protocol and trust need a roster, or something that is not there yet.",
+    "HOST-004": "The coordinator cannot do this now: it starts, stops, or cannot reach its store.",
+    "HOST-005": "A submission was made before with other bytes.",
+    "SERVE-001": "A coordinator would listen beyond this machine without TLS, or on an address that it cannot have.",
+    "CONSENT-001": "A study was not agreed to, or has changed since.",
+    "NET-001": "The coordinator cannot be reached, or breaks off.",
+    "NET-002": "The coordinator answers with something that is no answer.",
 }
 """Code -> what it means, in one or two sentences for the reference page."""
 

@@ -1,0 +1,31 @@
+"""The routes of a coordinator, as both sides spell them. A study is named by the digest of its manifest, 64 hexadecimal digits."""
+
+from __future__ import annotations
+
+ROOT = "/v1"
+STUDIES = f"{ROOT}/studies"
+OPENAPI = f"{ROOT}/openapi.json"
+
+CBOR = "application/cbor"
+JSON = "application/json"
+PROBLEM = "application/problem+json"
+RAW = "application/octet-stream"
+
+
+def study_route(study: str, what: str = "") -> str:
+    """The route of a study, or of one of its parts.
+
+    Parameters
+    ----------
+    study
+        The digest in hexadecimal.
+    what
+        ``manifest``, ``label``, ``board``, ``progress``, ``model`` (to read); ``enrolments``, ``mailbox``, ``messages``, ``leave`` (signed);
+        ``submissions``, ``draw``, ``update`` (anonymous, but for an update under DDML's admission ``signed``); ``close`` (the analyst's).
+
+    Examples
+    --------
+    >>> study_route("7f" * 32, "board")[-12:]
+    '7f7f7f/board'
+    """
+    return f"{STUDIES}/{study}/{what}" if what else f"{STUDIES}/{study}"
