@@ -20,7 +20,7 @@ def study_route(study: str, what: str = "") -> str:
     study
         The digest in hexadecimal.
     what
-        ``manifest``, ``label``, ``board``, ``progress``, ``model`` (to read); ``enrolments``, ``mailbox``, ``messages``, ``leave`` (signed);
+        ``manifest``, ``label``, ``board``, ``progress``, ``model`` (read); ``enrolments``, ``mailbox``, ``messages``, ``leave`` (signed);
         ``submissions``, ``draw``, ``update`` (anonymous, but for an update under DDML's admission ``signed``); ``close`` (the analyst's).
 
     Examples

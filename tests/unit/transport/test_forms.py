@@ -1,0 +1,81 @@
+"""What is not a message of a protocol is read as strictly as one."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.errors import RemoteProtocolError
+from shoal.messages import codec
+from shoal.transport.forms import (
+    MAX_CONTROL_BYTES,
+    Enrolment,
+    Letter,
+    Letters,
+    Poll,
+    Problem,
+    Published,
+    from_cbor,
+    from_json,
+    to_cbor,
+    to_json,
+)
+
+
+@pytest.mark.parametrize("form", [Enrolment(), Enrolment(invitation="code", ticket="0f" * 32), Poll(after=7, wait_seconds=3)])
+def test_json_there_and_back(form: Enrolment | Poll) -> None:
+    assert from_json(to_json(form), type(form)) == form
+
+
+@pytest.mark.parametrize(
+    "form",
+    [Letters(letters=(Letter(number=3, payload=b"x"),), status="done"), Published(manifest=b"m", key=bytes(32), signature=bytes(64))],
+)
+def test_cbor_there_and_back(form: Letters | Published) -> None:
+    assert from_cbor(to_cbor(form), type(form)) == form
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b'{"after": false}', "MSG-005"),
+        (b'{"after": 1.0}', "MSG-005"),
+        (b'{"after": "1"}', "MSG-005"),
+        (b'{"after": -1}', "MSG-005"),
+        (b'{"wait_seconds": 31}', "MSG-005"),
+        (b'{"after": 1, "more": 2}', "MSG-005"),
+        (b'{"after": 1, "after": 2}', "MSG-002"),
+        (b'{"after": NaN}', "MSG-002"),
+        (b"[]", "MSG-005"),
+        (b"\xff", "MSG-002"),
+        (b"", "MSG-002"),
+        (b"[" * 10_000, "MSG-002"),
+        (b" " * (MAX_CONTROL_BYTES + 1), "MSG-001"),
+    ],
+)
+def test_what_is_no_poll(body: bytes, code: str) -> None:
+    with pytest.raises(RemoteProtocolError) as error:
+        from_json(body, Poll)
+    assert error.value.code == code
+
+
+@pytest.mark.parametrize("plain", [{"letters": [], "status": "open", "more": 1}, {"letters": [{"number": 0, "payload": b""}]}, 7])
+def test_what_is_no_letters(plain: object) -> None:
+    with pytest.raises(RemoteProtocolError) as error:
+        from_cbor(codec.dumps(plain), Letters)
+    assert error.value.code == "MSG-005"
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_a_form_or_a_refusal(data: bytes) -> None:
+    for read, kind in ((from_json, Enrolment), (from_cbor, Letters)):
+        try:
+            read(data, kind)  # type: ignore[type-var]
+        except RemoteProtocolError as error:
+            assert error.code.startswith("MSG-")
+
+
+def test_a_problem_says_what_why_and_how() -> None:
+    problem = json.loads(to_json(Problem.of(RemoteProtocolError("AUTH-003", "What.", why="Why.", fix="Fix."), 401)))
+    assert problem == {"type": "about:blank", "title": "What.", "status": 401, "code": "AUTH-003", "detail": "Why.", "fix": "Fix."}
