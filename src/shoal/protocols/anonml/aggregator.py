@@ -4,7 +4,8 @@
 state           what happens
 ==============  =======================================================================================================
 phase p open    an answer of phase p, to the sender's own question, is counted; one of an earlier phase is late
-time is up      phase p + 1 opens, with what was learned so far; after the last one the model is the result
+phase p over    when time is up, or as soon as all that are expected have answered: phase p + 1 opens, with what was
+                learned so far; after the last one the model is the result
 ==============  =======================================================================================================
 
 Reports are folded into counts when they come, and nothing else of them is kept. Who drops out is simply not counted.
@@ -91,16 +92,21 @@ class AnonMLAggregator(Aggregator[Collecting]):
     minimum
         Fewest answers to learn from.
     patience
-        How long a phase stays open.
+        How long a phase stays open at most.
+    expected
+        Answers that can come in each phase, once it is known who takes part; None for as long as it is not.
     """
 
     messages = MESSAGES
 
-    def __init__(self, study: bytes, script: Script, minimum: int = 1, patience: timedelta = _A_DAY) -> None:
+    def __init__(
+        self, study: bytes, script: Script, minimum: int = 1, patience: timedelta = _A_DAY, expected: tuple[int, ...] | None = None
+    ) -> None:
         self.study = study
         self.script = script
         self.minimum = minimum
         self.patience = patience
+        self.expected = expected
 
     def initial(self) -> Collecting:
         return Collecting()
@@ -130,11 +136,16 @@ class AnonMLAggregator(Aggregator[Collecting]):
             raise RemoteProtocolError("MSG-005", error.what, why=error.why) from None
         open_phase = list(state.counted[-1])
         open_phase[message.question] = Counted.of(open_phase[message.question].tally() + Tally(1, asked.count(reports, words)))
-        return state.replace(counted=(*state.counted[:-1], tuple(open_phase))), ()
+        state = state.replace(counted=(*state.counted[:-1], tuple(open_phase)))
+        return self._next(state, now, entropy) if self._is_complete(state) else (state, ())
 
     def ticked(self, state: Collecting, now: datetime, entropy: Entropy) -> tuple[Collecting, Effects]:
-        is_over = 0 <= state.phase < self.script.n_phases and now >= state.deadline
-        return self._next(state, now, entropy) if is_over else (state, ())
+        is_open = 0 <= state.phase < self.script.n_phases
+        return self._next(state, now, entropy) if is_open and (now >= state.deadline or self._is_complete(state)) else (state, ())
+
+    def _is_complete(self, state: Collecting) -> bool:
+        """Whether all have answered who can in the open phase."""
+        return self.expected is not None and sum(one.n for one in state.counted[-1]) >= self.expected[state.phase]
 
     def _next(self, state: Collecting, now: datetime, entropy: Entropy) -> tuple[Collecting, Effects]:
         phase = state.phase + 1

@@ -53,6 +53,17 @@ def test_a_phase_is_opened_to_everyone_and_closed_when_its_time_is_up() -> None:
     assert aggregator.ticked(after, deadline, ENTROPY) == (after, ())
 
 
+def test_a_phase_is_over_when_all_have_answered_who_can() -> None:
+    script = script_of("bits")
+    aggregator, state = opened(script, expected=(2,) + (0,) * (script.n_phases - 1), patience=timedelta(hours=1))
+    state = taken(aggregator, state, answer_to(script, 0))
+    assert aggregator.ticked(state, START, ENTROPY) == (state, ())
+    after, effects = aggregator.received(state, "?1", answer_to(script, 0), START, ENTROPY)
+    assert after.phase == 1 and isinstance(effects[0], Send) and effects[1] == WakeAt(START + timedelta(hours=1))
+    # Nobody can answer in the next one: it is over at the next occasion.
+    assert aggregator.ticked(after, START, ENTROPY)[0].phase == 2
+
+
 def test_nothing_is_open_before_the_start_or_after_the_end() -> None:
     aggregator, state = opened(script_of("shuffled"), minimum=0)
     over, effects = aggregator.ticked(state, state.deadline, ENTROPY)
