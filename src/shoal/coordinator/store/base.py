@@ -195,7 +195,17 @@ class Store(ABC):
         """One of them."""
 
     @abstractmethod
-    def enrol(self, study: str, key: bytes, name: str | None, ticket: bytes | None, invitation: bytes | None) -> str:
+    def enrol(
+        self,
+        study: str,
+        key: bytes,
+        name: str | None,
+        ticket: bytes | None,
+        invitation: bytes | None,
+        nonce: bytes | None = None,
+        expires: int = 0,
+        answers: Sequence[int] = (),
+    ) -> str:
         """Enrol a key; the name it has from now on. Enrolling again changes nothing and gives the same name.
 
         Parameters
@@ -208,13 +218,21 @@ class Store(ABC):
             SHA-256 of the ticket that the participant has drawn; None where there are no tickets.
         invitation
             SHA-256 of the invitation's code, which is used up.
+        nonce, expires
+            Of the signed request, remembered until then: it must not undo a later leave. Forgotten where the enrolment is refused.
+        answers
+            How many answers can come under the ticket in each phase: they are added to what is expected, and the study wakes.
 
         Raises
         ------
         RemoteProtocolError
             ``ENROL-001``: no such invitation, or it was used; no free seat; the study has ended. ``ENROL-002``: another ticket than
-            before, or one that somebody else has.
+            before, or one that somebody else has. ``AUTH-005``: the nonce was used.
         """
+
+    @abstractmethod
+    def expected(self, study: str) -> tuple[int, Mapping[int, int]]:
+        """How many have enrolled, and how many answers can come from all of them together: phase -> answers."""
 
     @abstractmethod
     def name_of(self, study: str, key: bytes) -> str | None:
@@ -228,9 +246,16 @@ class Store(ABC):
     def has_ticket(self, study: str, ticket: bytes) -> bool:
         """Whether a ticket with this digest was issued."""
 
-    @abstractmethod
     def use(self, study: str, name: bytes, digest: bytes) -> Accepted:
-        """Note that a name is used for bytes of this digest: accepted, repeated or conflict. For DDML's updates, which are not kept."""
+        """One of `use_many`."""
+        return self.use_many(study, [(name, digest)])[0]
+
+    @abstractmethod
+    def use_many(self, study: str, named: Sequence[tuple[bytes, bytes]]) -> tuple[Accepted, ...]:
+        """Note names with the digests of what came under them, in one transaction: each is accepted, repeated, a conflict, or over.
+
+        For DDML's updates, which are not kept.
+        """
 
     @abstractmethod
     def accept(self, study: str, incoming: Sequence[Incoming], expires: int) -> tuple[Accepted, ...]:

@@ -1,0 +1,643 @@
+"""One suite for both stores of a coordinator, SQLite and a real PostgreSQL: what a store owes, at the same moment and across crashes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from threading import Barrier, Thread
+from typing import TypeVar
+
+import pytest
+
+import store_child
+from processes import PROCESSES, child
+from servers import Postgres, postgres
+from shoal.coordinator.store.base import Ending, Folded, Hosted, Incoming, Loaded, Secrets, Store, Totals
+from shoal.coordinator.store.opening import open_store
+from shoal.entropy import SeededEntropy
+from shoal.errors import RemoteProtocolError, StoreError
+from store_child import FAR, HOSTED, STUDY, accept, answer, digest, fold, state_of
+
+PROCESSES.set_forkserver_preload(["shoal.coordinator.store.sqlite", "shoal.coordinator.store.postgres"])
+
+T = TypeVar("T")
+OTHER = "6" * 64
+MINUTE = 60_000
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:{tmp_path / 'store.db'}"
+    server: Postgres = request.getfixturevalue("postgres_server")
+    return server.new_database()
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with open_store(url) as made:
+        made.publish(HOSTED)
+        yield made
+
+
+@pytest.fixture
+def other(store: Store, url: str) -> Iterator[Store]:
+    """The same store, as another process sees it."""
+    with open_store(url) as made:
+        yield made
+
+
+def at_once(*calls: Callable[[], T]) -> list[T | str]:
+    """What calls of several threads that begin at the same moment return, or the code of the error that they raise."""
+    barrier, results = Barrier(len(calls)), {}
+
+    def run(i: int) -> None:
+        barrier.wait()
+        try:
+            results[i] = calls[i]()
+        except RemoteProtocolError as error:
+            results[i] = error.code
+
+    threads = [Thread(target=run, args=(i,)) for i in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [results[i] for i in range(len(calls))]
+
+
+def saved(store: Store, folded: Folded, holder: str = "a") -> bool:
+    term = store.lease(STUDY, holder, 0, 10)
+    assert term is not None
+    return store.save(STUDY, term, folded)
+
+
+def enrol(store: Store, key: str, *, name: str | None = None, ticket: str | None = None, invitation: str | None = None) -> str:
+    return store.enrol(
+        STUDY, key.encode(), name, None if ticket is None else digest(ticket), None if invitation is None else digest(invitation)
+    )
+
+
+def test_it_answers(store: Store) -> None:
+    store.ping()
+
+
+def test_the_first_secrets_stay(store: Store, other: Store) -> None:
+    first = Secrets(b"\x00" * 32, b"\xff" * 32)
+    assert store.secrets(first) == first
+    assert other.secrets(Secrets(b"b" * 32, b"c" * 32)) == first
+
+
+def test_a_study_is_as_it_was_published(store: Store, other: Store) -> None:
+    second = Hosted(OTHER, bytes(range(256)), 5, 6, by_invitation=True, seats=("holder-0", "größe"), queries=b"\x00q")
+    assert not store.publish(HOSTED)
+    assert store.publish(second, [digest("code")])
+    assert not other.publish(second)
+    assert other.studies() == (HOSTED, second)
+    assert other.study(OTHER) == second
+    assert other.study("7" * 64) is None
+
+
+def test_a_study_that_is_not_here(store: Store) -> None:
+    for call in (lambda: store.latest(OTHER), lambda: store.accept(OTHER, [answer(1)], FAR), lambda: store.refuse(OTHER, "MSG-001")):
+        with pytest.raises(RemoteProtocolError, match="HOST-001"):
+            call()
+
+
+def test_an_enrolment_that_comes_again_does_not_undo_a_leave(store: Store, other: Store) -> None:
+    def request(nonce: bytes) -> str:
+        return other.enrol(STUDY, b"anna", None, None, None, nonce, FAR)
+
+    name = request(b"first")
+    assert store.leave(STUDY, b"anna", b"second", FAR)
+    with pytest.raises(RemoteProtocolError, match="AUTH-005"):
+        request(b"first")
+    assert store.name_of(STUDY, b"anna") is None
+    assert request(b"third") == name == store.name_of(STUDY, b"anna")
+
+
+def test_whoever_enrols_has_one_name(store: Store, other: Store) -> None:
+    name = enrol(store, "anna")
+    assert enrol(other, "anna") == name
+    assert store.name_of(STUDY, b"anna") == name
+    assert enrol(store, "bert") != name
+    assert enrol(store, "clara", name="hospital") == "hospital"
+    assert store.name_of(STUDY, b"clara") == "hospital"
+    assert store.name_of(STUDY, b"dora") is None
+    assert store.totals(STUDY).enrolled == 3
+
+
+def test_seats_are_taken_in_order_and_stay_taken(url: str) -> None:
+    with open_store(url) as store:
+        store.publish(Hosted(STUDY, b"m", 0, 1, seats=("holder-0", "holder-1", "holder-2")))
+        assert [enrol(store, key) for key in "abab"] == ["holder-0", "holder-1", "holder-0", "holder-1"]
+        assert store.leave(STUDY, b"a", b"nonce", FAR)
+        assert store.name_of(STUDY, b"a") is None
+        assert enrol(store, "c") == "holder-2"
+        with pytest.raises(RemoteProtocolError, match=r"ENROL-001.*3 seats"):
+            enrol(store, "d")
+        assert enrol(store, "a") == "holder-0"
+        assert store.name_of(STUDY, b"a") == "holder-0"
+        assert store.totals(STUDY).enrolled == 3
+
+
+def test_leaving_twice_with_one_request_is_a_replay(store: Store) -> None:
+    enrol(store, "anna")
+    assert store.leave(STUDY, b"anna", b"first", FAR)
+    enrol(store, "anna")
+    assert not store.leave(STUDY, b"anna", b"first", FAR)
+    assert store.name_of(STUDY, b"anna") is not None
+    assert store.leave(STUDY, b"anna", b"second", FAR)
+    assert store.totals(STUDY).enrolled == 0
+
+
+def test_an_invitation_admits_one(url: str) -> None:
+    with open_store(url) as store:
+        store.publish(Hosted(STUDY, b"m", 0, 1, by_invitation=True, seats=("one",)), [digest("x"), digest("y"), digest("x")])
+        for code in (None, "z"):
+            with pytest.raises(RemoteProtocolError, match="ENROL-001"):
+                enrol(store, "anna", invitation=code)
+        assert enrol(store, "anna", invitation="x") == "one"
+        assert enrol(store, "anna", invitation="x") == "one"
+        with pytest.raises(RemoteProtocolError, match=r"ENROL-001.*invitation"):
+            enrol(store, "bert", invitation="x")
+        # Where there is no seat, the invitation is not used up either.
+        for _ in range(2):
+            with pytest.raises(RemoteProtocolError, match=r"ENROL-001.*seats"):
+                enrol(store, "bert", invitation="y")
+        assert store.leave(STUDY, b"anna", b"nonce", FAR)
+        assert enrol(store, "anna") == "one"
+
+
+def test_a_ticket_is_issued_once_and_never_changed(store: Store) -> None:
+    assert not store.has_ticket(STUDY, digest("t"))
+    name = enrol(store, "anna", ticket="t")
+    assert store.has_ticket(STUDY, digest("t"))
+    assert enrol(store, "anna", ticket="t") == name
+    for key, ticket in (("anna", "other"), ("bert", "t")):
+        with pytest.raises(RemoteProtocolError, match="ENROL-002"):
+            enrol(store, key, ticket=ticket)
+    assert store.name_of(STUDY, b"bert") is None
+    assert not store.has_ticket(STUDY, digest("other"))
+    store.leave(STUDY, b"anna", b"nonce", FAR)
+    with pytest.raises(RemoteProtocolError, match="ENROL-002"):
+        enrol(store, "anna", ticket="other")
+    assert store.name_of(STUDY, b"anna") is None
+    assert enrol(store, "anna", ticket="t") == name
+    assert store.has_ticket(STUDY, digest("t"))
+
+
+def test_answers_are_expected_of_all_who_have_enrolled(store: Store, other: Store) -> None:
+    saved(store, Folded(b"state"))
+    assert store.expected(STUDY) == (0, {}) and store.due(1000) == ()
+    for key, answers in ((b"a", (0, 2)), (b"b", (1, 0)), (b"a", (0, 2)), (b"c", (0, 3))):
+        store.enrol(STUDY, key, None, digest(key.hex()), None, answers=answers)
+    assert other.expected(STUDY) == (3, {0: 1, 1: 5})
+    assert other.due(1000) == (STUDY,), "whoever enrols wakes the study"
+    alarms = other.load(STUDY, 1000, 10).alarms
+    store.enrol(STUDY, b"d", None, digest("d"), None, answers=(1, 0))
+    saved(store, Folded(b"state", rung=alarms))
+    assert other.due(1000) == (STUDY,), "and is not forgotten by a step that began before"
+
+
+def test_what_is_held_when_a_study_ends_is_late(store: Store) -> None:
+    store.accept(STUDY, [answer(1), answer(2)], FAR)
+    held = store.load(STUDY, 0, 1).held
+    saved(store, Folded(b"state", taken=(held[0].number,), ending=Ending("done", b"{}")))
+    assert store.totals(STUDY) == Totals(0, 2, 0, {"HOST-002": 1})
+
+
+def test_names_for_updates_that_are_not_kept(store: Store, other: Store) -> None:
+    assert store.use(STUDY, b"n", b"d") == "accepted"
+    assert other.use(STUDY, b"n", b"d") == "repeated"
+    assert other.use(STUDY, b"n", b"e") == "conflict"
+    assert store.use_many(STUDY, [(b"m", b"d"), (b"n", b"d"), (b"m", b"d"), (b"m", b"e")]) == (
+        "accepted",
+        "repeated",
+        "repeated",
+        "conflict",
+    )
+    assert store.use_many(STUDY, ()) == ()
+    assert store.load(STUDY, 0, 10).held == ()
+    store.end(STUDY, Ending("closed"))
+    assert store.use_many(STUDY, [(b"m", b"d"), (b"o", b"d")]) == ("over", "over")
+
+
+def test_what_is_accepted_is_held_in_order(store: Store, other: Store) -> None:
+    assert accept(store, 3, 1) == ("accepted", "accepted")
+    assert other.accept(STUDY, [Incoming("anna", b"\x00\xff", nonce=b"1"), Incoming("", b"")], FAR) == ("accepted",) * 2
+    held = store.load(STUDY, 0, 10).held
+    assert [(each.sender, each.payload, each.name) for each in held] == [
+        ("", b"3", digest(3)),
+        ("", b"1", digest(1)),
+        ("anna", b"\x00\xff", None),
+        ("", b"", None),
+    ]
+    assert [each.number for each in held] == sorted({each.number for each in held})
+    assert store.load(STUDY, 0, 2).held == held[:2]
+    totals = store.totals(STUDY)
+    assert (totals.accepted, totals.waiting, totals.refused) == (4, 4, {})
+    assert accept(store) == ()
+
+
+def test_a_name_counts_once_and_for_its_bytes_alone(store: Store, other: Store) -> None:
+    assert accept(store, 1) == ("accepted",)
+    assert other.accept(STUDY, [answer(1), answer(1, "else"), answer(2), answer(2), answer(2, "else")], FAR) == (
+        "repeated",
+        "conflict",
+        "accepted",
+        "repeated",
+        "conflict",
+    )
+    assert [held.payload for held in store.load(STUDY, 0, 10).held] == [b"1", b"2"]
+    assert fold(store, "a")
+    assert accept(other, 1, 2) == ("repeated", "repeated")
+    assert state_of(store) == [1, 2]
+
+
+def test_messages_without_a_name_may_come_as_often_as_they_like(store: Store) -> None:
+    assert store.accept(STUDY, [Incoming("anna", b"x"), Incoming("anna", b"x")], FAR) == ("accepted", "accepted")
+    assert len(store.load(STUDY, 0, 10).held) == 2
+
+
+def test_a_nonce_counts_once(store: Store, other: Store) -> None:
+    one, two = answer(1, nonce=b"n" * 16), answer(2, nonce=b"n" * 16)
+    assert store.accept(STUDY, [one, two, answer(3, nonce=b"m" * 16)], FAR) == ("accepted", "replayed", "accepted")
+    assert other.accept(STUDY, [two], FAR) == ("replayed",)
+    assert not other.use_nonce(STUDY, b"m" * 16, FAR)
+    assert other.use_nonce(STUDY, b"o" * 16, FAR)
+    assert not store.use_nonce(STUDY, b"o" * 16, FAR)
+    # What was refused as a replay has not used its name.
+    assert accept(store, 2) == ("accepted",)
+
+
+def test_nonces_are_remembered_until_they_expire(store: Store) -> None:
+    assert store.use_nonce(STUDY, b"soon", 10 * MINUTE)
+    assert store.use_nonce(STUDY, b"later", 11 * MINUTE + 1)
+    store.tidy(10 * MINUTE - 1)
+    assert not store.use_nonce(STUDY, b"soon", FAR)
+    store.tidy(11 * MINUTE + 1)
+    assert not store.use_nonce(STUDY, b"later", FAR)
+    assert store.use_nonce(STUDY, b"soon", 10 * MINUTE)
+    store.tidy(12 * MINUTE)
+    assert store.use_nonce(STUDY, b"later", FAR)
+
+
+def test_more_than_fits_into_one_statement(store: Store) -> None:
+    numbers = range(1_203)
+    batch = [answer(i, nonce=digest(("nonce", i))) for i in numbers]
+    assert set(store.accept(STUDY, batch, FAR)) == {"accepted"}
+    assert store.accept(STUDY, [answer(i) for i in numbers], FAR) == ("repeated",) * len(numbers)
+    held = store.load(STUDY, 0, 5_000).held
+    assert [json.loads(each.payload) for each in held] == list(numbers)
+    assert saved(store, Folded(b"s", tuple(each.number for each in held), freed=tuple(digest(i) for i in numbers)))
+    assert store.totals(STUDY).waiting == 0
+    assert set(store.accept(STUDY, [answer(i) for i in numbers], FAR)) == {"accepted"}
+
+
+def test_refusals_are_counted_by_code(store: Store, other: Store) -> None:
+    store.refuse(STUDY, "MSG-001")
+    other.refuse(STUDY, "MSG-001", 4)
+    other.refuse(STUDY, "AUTH-002")
+    assert saved(store, Folded(b"s", rejected={"MSG-001": 2, "PROTO-005": 1}))
+    assert store.totals(STUDY).refused == {"AUTH-002": 1, "MSG-001": 7, "PROTO-005": 1}
+
+
+def test_a_study_is_due_until_it_has_begun_and_whenever_there_is_something_to_do(store: Store) -> None:
+    store.publish(Hosted(OTHER, b"m", 0, 1))
+    assert store.due(0) == (STUDY, OTHER)
+    assert saved(store, Folded(b"s", alarms=(100, 200, 200)))
+    assert store.due(99) == (OTHER,)
+    assert store.due(100) == (STUDY, OTHER)
+    assert store.load(STUDY, 150, 10) == Loaded(b"s", (), (100,))
+    assert saved(store, Folded(b"s", rung=(100,)))
+    assert store.due(199) == (OTHER,)
+    assert store.load(STUDY, 200, 10).alarms == (200,)
+    # An alarm that rang and was set again for the same time rings again.
+    assert saved(store, Folded(b"s", alarms=(200,), rung=(200,)))
+    assert store.due(200) == (STUDY, OTHER)
+    assert saved(store, Folded(b"s", rung=(200,)))
+    accept(store, 1)
+    assert store.due(0) == (STUDY, OTHER)
+    store.end(STUDY, Ending("closed"))
+    assert store.due(1 << 40) == (OTHER,)
+
+
+def test_a_lease_is_held_by_one_until_its_end(store: Store, other: Store) -> None:
+    first = store.lease(STUDY, "a", now=0, until=10)
+    assert first is not None
+    assert other.lease(STUDY, "b", now=9, until=20) is None
+    assert store.lease(STUDY, "a", now=9, until=20) == first
+    assert other.lease(STUDY, "b", now=19, until=30) is None
+    second = other.lease(STUDY, "b", now=20, until=30)
+    assert second == first + 1
+    store.release(STUDY, "a")
+    assert store.lease(STUDY, "a", now=25, until=40) is None
+    other.release(STUDY, "b")
+    assert store.lease(STUDY, "a", now=25, until=40) == second + 1
+
+
+def test_nobody_saves_under_an_old_term(store: Store, other: Store) -> None:
+    old = store.lease(STUDY, "a", 0, 10)
+    assert old is not None
+    accept(store, 1)
+    stale = store.load(STUDY, 0, 10)
+    new = other.lease(STUDY, "b", 10, 20)
+    assert new is not None
+    ending = Ending("done", b"{}")
+    took = Folded(b"old", (stale.held[0].number,), (digest(1),), ((None, b"x"),), (5,), (), {"MSG-001": 1}, ending)
+    assert not store.save(STUDY, old, took)
+    assert store.load(STUDY, 10, 10) == stale
+    assert (store.latest(STUDY), store.totals(STUDY).refused, store.study(STUDY)) == (0, {}, HOSTED)
+    assert accept(store, 1) == ("repeated",)
+    assert other.save(STUDY, new, Folded(b"new", (stale.held[0].number,)))
+    assert store.load(STUDY, 10, 10) == Loaded(b"new", (), ())
+    # A lease that was given back and taken again by the same process is another one.
+    store.release(STUDY, "b")
+    assert store.lease(STUDY, "b", 10, 20) == new + 1
+    assert not other.save(STUDY, new, Folded(b"late"))
+
+
+def test_nothing_is_folded_in_twice_even_under_one_lease(store: Store) -> None:
+    accept(store, 1, 2)
+    loaded = store.load(STUDY, 0, 10)
+    numbers = tuple(held.number for held in loaded.held)
+    assert saved(store, Folded(b"once", numbers[:1]))
+    assert not saved(store, Folded(b"twice", numbers, letters=((None, b"x"),)))
+    after = store.load(STUDY, 0, 10)
+    assert (after.state, after.held, store.latest(STUDY)) == (b"once", loaded.held[1:], 0)
+    accept(store, 3)
+    assert numbers[0] not in {held.number for held in store.load(STUDY, 0, 10).held}
+
+
+def test_a_rejected_submission_frees_its_name(store: Store) -> None:
+    accept(store, 1, 2)
+    numbers = tuple(held.number for held in store.load(STUDY, 0, 10).held)
+    assert saved(store, Folded(b"s", numbers, freed=(digest(1),), rejected={"MSG-001": 1}))
+    assert store.accept(STUDY, [answer(1, "else"), answer(2, "else")], FAR) == ("accepted", "conflict")
+
+
+def test_letters_are_numbered_and_found_by_those_they_are_for(store: Store, other: Store) -> None:
+    assert saved(store, Folded(b"s", letters=((None, b"all"), ("anna", b"for anna"), ("bert", b""))))
+    assert saved(store, Folded(b"s", letters=((None, b"\x00again"),)))
+    assert other.latest(STUDY) == 4
+    read = [(letter.number, letter.payload) for letter in other.letters(STUDY, "anna", 0, 1_000)]
+    assert read == [(1, b"all"), (2, b"for anna"), (4, b"\x00again")]
+    assert [letter.number for letter in other.letters(STUDY, None, 0, 1_000)] == [1, 4]
+    assert [letter.number for letter in other.letters(STUDY, "anna", 2, 1_000)] == [4]
+    assert [letter.number for letter in other.letters(STUDY, "bert", 1, 1_000)] == [3, 4]
+    assert other.letters(STUDY, "anna", 1 << 70, 1_000) == ()
+    assert store.letters(STUDY, "anna", 4, 1_000) == ()
+
+
+@pytest.mark.parametrize(("most", "numbers"), [(0, [1]), (99, [1]), (100, [1]), (199, [1]), (200, [1, 2]), (299, [1, 2]), (300, [1, 2, 3])])
+def test_letters_come_in_portions(store: Store, most: int, numbers: list[int]) -> None:
+    assert saved(store, Folded(b"s", letters=((None, b"a" * 100),) * 3))
+    assert [letter.number for letter in store.letters(STUDY, None, 0, most)] == numbers
+
+
+def test_own_letters_are_deleted_when_they_are_acknowledged(store: Store) -> None:
+    assert saved(store, Folded(b"s", letters=((None, b"1"), ("anna", b"2"), ("bert", b"3"), ("anna", b"4"))))
+    store.acknowledge(STUDY, "anna", 3)
+    assert [letter.number for letter in store.letters(STUDY, "anna", 0, 100)] == [1, 4]
+    assert [letter.number for letter in store.letters(STUDY, "bert", 0, 100)] == [1, 3]
+    store.acknowledge(STUDY, "anna", 1 << 70)
+    assert [letter.number for letter in store.letters(STUDY, "anna", 0, 100)] == [1]
+    assert store.latest(STUDY) == 4
+
+
+@pytest.mark.parametrize("how", ["save", "end"])
+def test_what_a_study_leaves_when_it_ends(store: Store, other: Store, how: str) -> None:
+    enrol(store, "anna", ticket="t")
+    enrol(store, "bert")
+    store.leave(STUDY, b"bert", b"nonce", FAR)
+    assert saved(store, Folded(b"s", letters=((None, b"1"),), alarms=(7,)))
+    accept(store, 1, 2)
+    taken = store.load(STUDY, 0, 1).held[0].number
+    ending = Ending("done", b'{"model": 1}') if how == "save" else Ending("closed", reason="The analyst has closed it.")
+    term = store.lease(STUDY, "a", 0, 10)
+    assert term is not None
+    letters = ((None, b"2"),) if how == "save" else ()
+    assert store.save(STUDY, term, Folded(b"t", (taken,), letters=letters, ending=ending)) if how == "save" else store.end(STUDY, ending)
+
+    ended = other.study(STUDY)
+    assert ended is not None
+    assert (ended.status, ended.result, ended.reason) == (ending.status, ending.result, ending.reason)
+    assert other.load(STUDY, FAR, 10) == Loaded(None, (), ())
+    assert [letter.payload for letter in other.letters(STUDY, None, 0, 100)] == [b"1", *(payload for _, payload in letters)]
+    assert (other.totals(STUDY).accepted, other.totals(STUDY).waiting, other.totals(STUDY).enrolled) == (2, 0, 1)
+
+    assert not other.end(STUDY, Ending("failed"))
+    assert not store.save(STUDY, term, Folded(b"u"))
+    assert store.lease(STUDY, "a", 0, 10) is None
+    assert accept(store, 1, 3) == ("over", "over")
+    assert not store.has_ticket(STUDY, digest("t"))
+    assert enrol(store, "anna", ticket="t") == store.name_of(STUDY, b"anna")
+    for key in ("bert", "clara"):
+        with pytest.raises(RemoteProtocolError, match=r"ENROL-001.*ended"):
+            enrol(store, key)
+    assert store.due(FAR) == ()
+
+
+def test_studies_have_nothing_to_do_with_each_other(store: Store) -> None:
+    store.publish(Hosted(OTHER, b"m", 0, 1))
+    accept(store, 1)
+    enrol(store, "anna", ticket="t")
+    store.use_nonce(STUDY, b"nonce", FAR)
+    assert saved(store, Folded(b"s", letters=((None, b"1"),), alarms=(1,), rejected={"MSG-001": 1}))
+    assert (store.latest(OTHER), store.letters(OTHER, None, 0, 10), store.load(OTHER, 5, 5)) == (0, (), Loaded(None, (), ()))
+    assert (store.totals(OTHER).accepted, store.totals(OTHER).refused) == (0, {})
+    assert store.name_of(OTHER, b"anna") is None
+    assert not store.has_ticket(OTHER, digest("t"))
+    assert store.use_nonce(OTHER, b"nonce", FAR)
+    assert store.accept(OTHER, [answer(1, "else")], FAR) == ("accepted",)
+    store.end(STUDY, Ending("closed"))
+    assert len(store.load(OTHER, 5, 5).held) == 1
+    term = store.lease(OTHER, "a", 0, 1)
+    assert term is not None
+    assert not store.save(OTHER, term, Folded(b"s", taken=(1,)))
+
+
+def test_tidying_changes_nothing_that_can_be_asked_for(store: Store) -> None:
+    names = [enrol(store, key, ticket=f"ticket of {key}") for key in "zyxabc"]
+    store.leave(STUDY, b"x", b"nonce", FAR)
+    accept(store, 1)
+    for _ in range(2):
+        store.tidy(0)
+        assert all(store.has_ticket(STUDY, digest(f"ticket of {key}")) for key in "abcxyz")
+        assert [store.name_of(STUDY, key.encode()) for key in "zyxabc"] == [*names[:2], None, *names[3:]]
+        assert store.totals(STUDY).enrolled == 5
+        assert not store.use_nonce(STUDY, b"nonce", FAR)
+    assert enrol(store, "d", ticket="another") not in names
+
+
+def test_a_store_that_is_closed(url: str) -> None:
+    store = open_store(url)
+    store.publish(HOSTED)
+    store.close()
+    with open_store(url) as again:
+        assert again.studies() == (HOSTED,)
+
+
+def test_one_of_several_that_send_the_same_is_first(store: Store, other: Store) -> None:
+    for i in range(5):
+        outcomes = at_once(*[lambda each=each, i=i: accept(each, i) for each in (store, other, store, other)])
+        assert sorted(outcomes) == [("accepted",), ("repeated",), ("repeated",), ("repeated",)]
+        outcomes = at_once(lambda i=i: store.use_nonce(STUDY, digest(i), FAR), lambda i=i: other.use_nonce(STUDY, digest(i), FAR))
+        assert sorted(outcomes) == [False, True]
+    assert store.totals(STUDY).accepted == 5
+
+
+def test_batches_that_cross_each_other_do_not_block(store: Store, other: Store) -> None:
+    up = [answer(i, nonce=digest(("up", i))) for i in range(200)]
+    down = [answer(i, nonce=digest(("down", i))) for i in reversed(range(200))]
+    one, another = at_once(lambda: store.accept(STUDY, up, FAR), lambda: other.accept(STUDY, down, FAR))
+    assert {one, another} == {("accepted",) * 200, ("repeated",) * 200}
+
+
+def test_one_of_several_has_the_lease(store: Store, other: Store) -> None:
+    for i in range(5):
+        terms = at_once(
+            *[lambda each=each, j=j, i=i: each.lease(STUDY, f"{i} {j}", 10 * i, 10 * i + 10) for j, each in enumerate((store, other) * 2)]
+        )
+        assert sorted(term or 0 for term in terms) == [0, 0, 0, i + 1]
+
+
+def test_the_last_seat_goes_to_one(url: str) -> None:
+    with open_store(url) as store, open_store(url) as other:
+        store.publish(Hosted(STUDY, b"m", 0, 1, seats=("one", "two", "three")))
+        found = at_once(*[lambda each=each, key=key: enrol(each, key) for key, each in zip("abcdef", (store, other) * 3, strict=True)])
+        assert sorted(found) == ["ENROL-001", "ENROL-001", "ENROL-001", "one", "three", "two"]
+
+
+def test_an_invitation_and_a_ticket_are_used_by_one(url: str) -> None:
+    with open_store(url) as store, open_store(url) as other:
+        store.publish(Hosted(STUDY, b"m", 0, 1, by_invitation=True), [digest("x"), digest("y"), digest("z")])
+        found = at_once(
+            *[lambda each=each, key=key: enrol(each, key, invitation="x") for key, each in zip("ab", (store, other), strict=True)]
+        )
+        assert found.count("ENROL-001") == 1
+        found = at_once(
+            lambda: enrol(store, "c", ticket="t", invitation="y"),
+            lambda: enrol(other, "d", ticket="t", invitation="z"),
+        )
+        assert found.count("ENROL-002") == 1
+        assert store.totals(STUDY).enrolled == 2
+
+
+def test_nothing_is_accepted_into_a_study_that_ends(store: Store, other: Store) -> None:
+    publishers = [Hosted(digest(i).hex(), b"m", 0, 1) for i in range(5)]
+    for hosted in publishers:
+        store.publish(hosted)
+        outcomes, _ = at_once(
+            lambda hosted=hosted: store.accept(hosted.digest, [answer(1)], FAR),
+            lambda hosted=hosted: other.end(hosted.digest, Ending("closed")),
+        )
+        assert outcomes in (("accepted",), ("over",))
+        assert store.load(hosted.digest, 0, 1).held == ()
+
+
+def test_whoever_has_seen_a_letter_finds_no_earlier_one_later(store: Store, other: Store) -> None:
+    """Two processes take turns to save, a third reads on from the last number that it saw."""
+    n, seen = 40, []
+
+    def write(each: Store, holder: str) -> None:
+        done = 0
+        while done < n:
+            term = each.lease(STUDY, holder, 0, 10)
+            if term is not None:
+                done += each.save(STUDY, term, Folded(b"s", letters=((None, b"x"), (None, b"y"))))
+                each.release(STUDY, holder)
+
+    def read() -> None:
+        while len(seen) < 4 * n:
+            seen.extend(letter.number for letter in other.letters(STUDY, None, seen[-1] if seen else 0, 1_000))
+            assert other.latest(STUDY) >= len(seen)
+
+    at_once(lambda: write(store, "a"), lambda: write(other, "b"), read)
+    assert seen == list(range(1, 4 * n + 1))
+
+
+def run_at_once(url: str, n_processes: int, work: Callable[..., None], *arguments: object) -> list[object]:
+    with ExitStack() as stack:
+        links = [stack.enter_context(child(work, url, *arguments))[0] for _ in range(n_processes)]
+        assert [link.recv() for link in links] == ["ready"] * n_processes
+        for link in links:
+            link.send("go")
+        return [link.recv() for link in links]
+
+
+def test_processes_that_start_at_the_same_moment(url: str) -> None:
+    assert sorted(map(bool, run_at_once(url, 4, store_child.begin))) == [False, False, False, True]
+    with open_store(url) as store:
+        assert store.studies() == (HOSTED,)
+
+
+def test_processes_that_accept_and_step_the_same_study(store: Store, url: str) -> None:
+    counts = run_at_once(url, 3, store_child.accept_the_same, 40)
+    assert sum(int(str(count)) for count in counts) == 40
+    assert fold(store, "last", now=100, until=200)
+    assert sorted(state_of(store)) == list(range(40))
+
+
+def kill_and_check(url: str, entropy: SeededEntropy, n_kills: int, server: Postgres | None = None) -> None:
+    """After each kill: what was acknowledged is folded in once, what was asked for at most once, and letters have no gaps."""
+    first, sure, perhaps = 0, set[int](), set[int]()
+    for round_ in range(n_kills):
+        with child(store_child.work_without_end, url, first, f"process {round_}") as (link, kill):
+            reports = [link.recv() for _ in range(3 + entropy.below(40))]
+            if server is not None:
+                server.kill()
+            kill()
+            with suppress(EOFError):
+                while True:
+                    reports.append(link.recv())
+        if server is not None:
+            server.restart()
+        perhaps |= {i + j for what, i in reports if what == "asked" for j in (0, 1)}
+        sure |= {i + j for what, i in reports if what == "accepted" for j in (0, 1)}
+        with open_store(url) as store:
+            # The lease of the one that died has an end.
+            assert fold(store, f"after {round_}", now=100 * round_ + 50, until=100 * round_ + 51)
+            store.release(STUDY, f"after {round_}")
+            state = state_of(store)
+            assert len(state) == len(set(state))
+            assert sure <= set(state) <= perhaps
+            numbers = [letter.number for letter in store.letters(STUDY, None, 0, 1 << 20)]
+            assert numbers == list(range(1, store.latest(STUDY) + 1))
+            assert store.totals(STUDY).accepted == len(state)
+        first = max(perhaps) + 1
+    assert len(sure) >= n_kills
+
+
+def test_a_writer_is_killed_at_any_moment(url: str, entropy: SeededEntropy) -> None:
+    kill_and_check(url, entropy, 6)
+
+
+@pytest.mark.soak
+def test_a_writer_is_killed_at_length(url: str, entropy: SeededEntropy) -> None:
+    kill_and_check(url, entropy, 100)
+
+
+def test_postgresql_is_killed_at_any_moment(entropy: SeededEntropy) -> None:
+    with postgres() as server:
+        kill_and_check(server.new_database(), entropy, 4, server)
+
+
+def test_a_store_goes_on_when_postgresql_is_back() -> None:
+    with postgres() as server, open_store(server.new_database()) as store:
+        store.publish(HOSTED)
+        assert at_once(*[lambda i=i: accept(store, i) for i in range(4)]) == [("accepted",)] * 4
+        server.kill()
+        for call in (store.ping, lambda: accept(store, 9), lambda: store.tidy(0)):
+            with pytest.raises(StoreError, match="STORE-001"):
+                call()
+        server.restart()
+        store.ping()
+        assert accept(store, 1, 9) == ("repeated", "accepted")
+        # All connections broke at once; none of them is used again.
+        server.kill()
+        server.restart()
+        assert at_once(*[lambda i=i: accept(store, i) for i in range(10, 14)]) == [("accepted",)] * 4
