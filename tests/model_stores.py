@@ -5,14 +5,17 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-KINDS = ("memory", "sqlite", "redis")
-SHARED = ("sqlite", "redis")
+from servers import postgres
+
+KINDS = ("memory", "sqlite", "redis", "postgres")
+SHARED = ("sqlite", "redis", "postgres")
 """Those that several processes can open."""
 ON_DISK = ("sqlite", "redis-aof")
 """Those that leave something on the disk; the second is a Redis with an append-only file."""
@@ -58,13 +61,23 @@ def redis_process(*settings: str) -> Iterator[RedisProcess]:
 
 
 @contextmanager
-def address_of(kind: str, folder: Path) -> Iterator[str]:
+def databases() -> Iterator[Callable[[], str]]:
+    """Makes new databases in one PostgreSQL, which is started when the first is asked for."""
+    with ExitStack() as stack:
+        server = cache(lambda: stack.enter_context(postgres()))
+        yield lambda: server().new_database()
+
+
+@contextmanager
+def address_of(kind: str, folder: Path, new_database: Callable[[], str]) -> Iterator[str]:
     """The address of a new, empty store."""
     if kind.startswith("redis"):
         with redis_process(*(["--appendonly", "yes", "--appendfsync", "always"] if kind == "redis-aof" else [])) as process:
             yield process.url
+    elif kind == "postgres":
+        yield new_database()
     else:
-        yield {"memory": "memory:", "sqlite": f"sqlite:{folder / 'models.db'}"}[kind]
+        yield {"memory": "memory:", "sqlite": f"sqlite:{folder / 'coordinator.db'}"}[kind]
 
 
 def on_disk(address: str) -> bytes:

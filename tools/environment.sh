@@ -11,8 +11,10 @@ python=${PYTHON:-python3}
 	exit 1
 }
 
+may_install() { command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; }
+
 debian() { # packages that a plain Debian or Ubuntu lacks
-	if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+	if may_install; then
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@"
 	else
 		echo "Missing: $*. Install them (Debian: apt-get install $*), then run make again." >&2
@@ -23,12 +25,21 @@ debian() { # packages that a plain Debian or Ubuntu lacks
 "$python" -c 'import ensurepip, venv' 2>/dev/null || debian python3-venv
 [ -x "$venv/bin/python" ] && "$venv/bin/python" -c '' 2>/dev/null || "$python" -m venv --clear "$venv"
 
-# Tests start a Redis of their own; without the program they skip that store and say so.
+postgresql() { # without the cluster that Debian's package makes and starts
+	! may_install || {
+		mkdir -p /etc/postgresql-common/createcluster.d
+		echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.d/shoal.conf
+	}
+	debian postgresql
+}
+
+# Tests start a Redis and a PostgreSQL of their own; without the programs they skip these stores and say so.
 [ "$kind" = core ] || command -v redis-server >/dev/null || (debian redis-server) || echo "Going on without redis-server." >&2
+[ "$kind" = core ] || command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || (postgresql) || echo "Going on without PostgreSQL." >&2
 
 # One resolver run, pinned by constraints.txt; the extras are those whose code exists and is tested here.
 extras=
-[ "$kind" = core ] || extras="[learn,arrow,accounting,report,redis,sim,mpc]"
+[ "$kind" = core ] || extras="[learn,arrow,accounting,report,redis,sim,mpc,serve,postgres]"
 groups=
 [ "$kind" = core ] || groups=$("$venv/bin/python" - <<'EOF'
 import tomllib

@@ -73,7 +73,7 @@ def params_of(p: int, merge: Merge) -> Params:
 def _serve(params: Params, store: str, judge: Judge | None) -> tuple[float, float]:
     """Pairs a second, and processor seconds of a pair: the best of a few rounds, and for Redis the mean of all."""
     elsewhere = _cpu_elsewhere()
-    with _address(store) as address, open_models(address) as models:
+    with _address(store) as address, open_models(None, address) as models:
         entropy = SystemEntropy()
         serving = Serving(params, "5" * 64, models, judge, entropy)
         # Not what was drawn: SQLite does not write pages that stay the same.

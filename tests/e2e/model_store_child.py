@@ -34,7 +34,7 @@ def merge_the_same(address: str, seed: int, n: int, part: float, link: Connectio
     All have the same weights: then the instances after them are the same in every order, and an update that was overwritten shows.
     """
     entropy = SeededEntropy(seed)
-    with open_models(address) as store:
+    with open_models(None, address) as store:
         link.send("ready")
         link.recv()
         n_merged = 0
@@ -47,7 +47,7 @@ def merge_the_same(address: str, seed: int, n: int, part: float, link: Connectio
 
 def merge_without_end(address: str, first: int, part: float, link: Connection) -> None:
     """Update after update, each announced before and reported after."""
-    with open_models(address) as store:
+    with open_models(None, address) as store:
         for i in range(first, 1 << 30):
             link.send(("asked", i))
             outcome = store.merge(STUDY, i % K, name(i), 0, model(i), part).outcome
@@ -57,7 +57,7 @@ def merge_without_end(address: str, first: int, part: float, link: Connection) -
 def serve(address: str, n: int, link: Connection) -> None:
     """Draws and updates as a coordinator's process does them."""
     entropy = SystemEntropy()
-    with open_models(address) as store:
+    with open_models(None, address) as store:
         serving = Serving(PARAMS, STUDY, store, None, entropy)
         link.send("ready")
         link.recv()

@@ -1,4 +1,4 @@
-"""Processes that race or are killed, and a Redis that is: models stay whole, and each update is in or not, once."""
+"""Processes that race or are killed, and databases that are: models stay whole, and each update is in or not, once."""
 
 from __future__ import annotations
 
@@ -8,20 +8,28 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Thread
+from typing import Protocol
 
 import numpy as np
 import pytest
 
 from e2e import model_store_child
 from e2e.model_store_child import ALIKE, PARAMS, STUDY, K, P, model, name
-from model_stores import SHARED, RedisProcess, address_of, redis_process
+from model_stores import SHARED, RedisProcess, address_of, databases, redis_process
 from processes import PROCESSES, child
+from servers import postgres
 from shoal.coordinator.models import open_models
 from shoal.coordinator.models.base import ModelStore
 from shoal.entropy import SeededEntropy
 from shoal.protocols.ddml.merging import merged
 
-PROCESSES.set_forkserver_preload(["shoal.coordinator.serving", "shoal.coordinator.models.sqlite", "redis"])
+PROCESSES.set_forkserver_preload(["shoal.coordinator.serving", "shoal.coordinator.models.sqlite", "redis", "psycopg"])
+
+
+@pytest.fixture(scope="module")
+def new_database() -> Iterator[Callable[[], str]]:
+    with databases() as new:
+        yield new
 
 
 def at_once(address: str, arguments: list[tuple[object, ...]], work: Callable[..., None]) -> list[int]:
@@ -36,9 +44,9 @@ def at_once(address: str, arguments: list[tuple[object, ...]], work: Callable[..
 
 @pytest.mark.parametrize("kind", SHARED)
 @pytest.mark.parametrize("part", [0.01, 1.0])
-def test_every_update_is_merged_once_by_four_processes(kind: str, part: float, tmp_path: Path) -> None:
+def test_every_update_is_merged_once_by_four_processes(kind: str, part: float, tmp_path: Path, new_database: Callable[[], str]) -> None:
     n = 300
-    with address_of(kind, tmp_path) as address, open_models(address) as store:
+    with address_of(kind, tmp_path, new_database) as address, open_models(None, address) as store:
         store.create(STUDY, np.zeros((K, P), np.int32))
         counts = at_once(address, [(seed, n, part) for seed in range(4)], model_store_child.merge_the_same)
         assert sum(counts) == n
@@ -52,11 +60,11 @@ def test_every_update_is_merged_once_by_four_processes(kind: str, part: float, t
 
 
 @pytest.mark.parametrize("kind", SHARED)
-def test_several_processes_serve_one_study(kind: str, tmp_path: Path) -> None:
+def test_several_processes_serve_one_study(kind: str, tmp_path: Path, new_database: Callable[[], str]) -> None:
     """They begin it together, count together, and fold one average."""
-    with address_of(kind, tmp_path) as address:
+    with address_of(kind, tmp_path, new_database) as address:
         counts = at_once(address, [(400,)] * 3, model_store_child.serve)
-        with open_models(address) as store:
+        with open_models(None, address) as store:
             assert counts == [400] * 3
             assert store.n_merged(STUDY) == 1200
             assert store.refusals(STUDY) == {}
@@ -66,9 +74,9 @@ def test_several_processes_serve_one_study(kind: str, tmp_path: Path) -> None:
 
 
 def test_processes_that_start_at_once_make_one_file(tmp_path: Path) -> None:
-    address = f"sqlite:{tmp_path / 'models.db'}"
+    address = f"sqlite:{tmp_path / 'coordinator.db'}"
     assert at_once(address, [(2,)] * 4, model_store_child.serve) == [2] * 4
-    assert [path.name for path in tmp_path.iterdir()] == ["models.db"]
+    assert [path.name for path in tmp_path.iterdir()] == ["coordinator.db"]
 
 
 class Rounds:
@@ -120,55 +128,79 @@ def run_and_kill(address: str, rounds: Rounds, entropy: SeededEntropy, kill_what
     return reports
 
 
-def kill_writers(kind: str, part: float, folder: Path, entropy: SeededEntropy, n_kills: int) -> None:
+def kill_writers(kind: str, part: float, folder: Path, new_database: Callable[[], str], entropy: SeededEntropy, n_kills: int) -> None:
     rounds = Rounds(part)
-    with address_of(kind, folder) as address:
+    with address_of(kind, folder, new_database) as address:
         for _ in range(n_kills):
-            with open_models(address) as store:
+            with open_models(None, address) as store:
                 store.create(STUDY, np.zeros((K, P), np.int32))
             # Nobody else has the file open when the process dies, so that what it leaves is found by the next one.
             reports = run_and_kill(address, rounds, entropy, None)
-            with open_models(address) as store:
+            with open_models(None, address) as store:
                 rounds.check(store, reports)
     assert rounds.n_merged >= n_kills
 
 
 @pytest.mark.parametrize("kind", SHARED)
 @pytest.mark.parametrize("part", [0.5, 1.0])
-def test_writers_killed_at_random_moments(kind: str, part: float, tmp_path: Path, entropy: SeededEntropy) -> None:
-    kill_writers(kind, part, tmp_path, entropy, 12 if kind == "sqlite" else 5)
+def test_writers_killed_at_random_moments(
+    kind: str, part: float, tmp_path: Path, new_database: Callable[[], str], entropy: SeededEntropy
+) -> None:
+    kill_writers(kind, part, tmp_path, new_database, entropy, 12 if kind == "sqlite" else 5)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", SHARED)
 @pytest.mark.parametrize("part", [0.5, 1.0])
-def test_writers_killed_at_length(kind: str, part: float, tmp_path: Path, entropy: SeededEntropy) -> None:
-    kill_writers(kind, part, tmp_path, entropy, 150)
+def test_writers_killed_at_length(kind: str, part: float, tmp_path: Path, new_database: Callable[[], str], entropy: SeededEntropy) -> None:
+    kill_writers(kind, part, tmp_path, new_database, entropy, 150)
 
 
-def kill_redis(part: float, entropy: SeededEntropy, n_kills: int) -> None:
+class Database(Protocol):
+    """What can be killed, and started again on the same files."""
+
+    url: str
+
+    def kill(self) -> None: ...
+    def start(self) -> None: ...
+
+
+@contextmanager
+def database(kind: str) -> Iterator[Database]:
+    """A database that has what it has answered on the disk."""
+    if kind == "postgres":
+        with postgres() as server:
+            yield server
+    else:
+        with redis_process("--appendonly", "yes", "--appendfsync", "always") as process:
+            yield process
+
+
+def kill_database(kind: str, part: float, entropy: SeededEntropy, n_kills: int) -> None:
     rounds = Rounds(part)
-    with redis_process("--appendonly", "yes", "--appendfsync", "always") as process:
+    with database(kind) as process:
         for _ in range(n_kills):
-            with open_models(process.url) as store:
+            with open_models(None, process.url) as store:
                 store.create(STUDY, np.zeros((K, P), np.int32))
                 store.scrub()
             reports = run_and_kill(process.url, rounds, entropy, process.kill)
             process.start()
-            with open_models(process.url) as store:
+            with open_models(None, process.url) as store:
                 rounds.check(store, reports)
     assert rounds.n_merged >= n_kills
 
 
+@pytest.mark.parametrize("kind", ["redis", "postgres"])
 @pytest.mark.parametrize("part", [0.5, 1.0])
-def test_redis_killed_at_random_moments(part: float, entropy: SeededEntropy) -> None:
-    kill_redis(part, entropy, 6)
+def test_databases_killed_at_random_moments(kind: str, part: float, entropy: SeededEntropy) -> None:
+    kill_database(kind, part, entropy, 6)
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("kind", ["redis", "postgres"])
 @pytest.mark.parametrize("part", [0.5, 1.0])
-def test_redis_killed_at_length(part: float, entropy: SeededEntropy) -> None:
-    kill_redis(part, entropy, 100)
+def test_databases_killed_at_length(kind: str, part: float, entropy: SeededEntropy) -> None:
+    kill_database(kind, part, entropy, 100)
 
 
 @contextmanager
@@ -205,10 +237,10 @@ def answers_lost(process: RedisProcess, path: Path) -> Iterator[list[bytes]]:
 
 @pytest.mark.parametrize("part", [0.5, 1.0])
 def test_a_lost_answer_does_not_merge_twice(part: float) -> None:
-    with redis_process() as process, open_models(process.url) as direct:
+    with redis_process() as process, open_models(None, process.url) as direct:
         direct.create(STUDY, np.zeros((1, 4), np.int32))
         front = Path(process.url.removeprefix("unix://")).with_name("front")
-        with answers_lost(process, front) as lost, open_models(f"unix://{front}") as store:
+        with answers_lost(process, front) as lost, open_models(None, f"unix://{front}") as store:
             outcome = store.merge(STUDY, 0, name(1), 0, np.full(4, 8, "<i4").tobytes(), part)
         assert len(lost) == 1
         assert outcome == ("repeated", 1)

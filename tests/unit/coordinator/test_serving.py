@@ -7,7 +7,7 @@ import pytest
 
 from shoal.coordinator.models.base import Floats, Scrubbed
 from shoal.coordinator.models.memory import MemoryModels
-from shoal.coordinator.serving import Serving, open_serving
+from shoal.coordinator.serving import Arrival, Serving, open_serving
 from shoal.domain import Categorical, Numeric, Schema
 from shoal.entropy import SeededEntropy
 from shoal.errors import StoreError, UsageError
@@ -156,14 +156,77 @@ def test_a_process_that_has_not_looked_for_long(store: MemoryModels, entropy: Se
     assert store.refusals(STUDY) == {"stale": 1}
 
 
+def test_several_at_once_are_what_they_are_alone(entropy: SeededEntropy) -> None:
+    """Also where one comes twice, and where some are refused."""
+    alone, together = MemoryModels(), MemoryModels()
+    fine = [Arrival(i.to_bytes(16, "big"), 0, np.full(P, 1000 * i, "<i4").tobytes()) for i in range(2 * K + 3)]
+    arrivals = [*fine[:3], fine[1], Arrival(bytes(3), 0, bytes(4 * P)), Arrival(bytes(16), 9, bytes(4 * P)), *fine[3:]]
+    one, many = (Serving(params_of(), STUDY, kept, None, entropy.spawn("slots")) for kept in (alone, together))
+    expected = [one.update(*arrival) for arrival in arrivals]
+    assert many.update_many(arrivals) == expected
+    assert expected[:6] == ["merged", "merged", "merged", "repeated", "size", "early"]
+    assert (many.n_merged, together.refusals(STUDY)) == (2 * K + 3, {"size": 1, "early": 1})
+    assert many.update_many([]) == []
+    assert {tuple(row) for row in together.all_instances(STUDY).tolist()} == {tuple(row) for row in alone.all_instances(STUDY).tolist()}
+
+
+def test_after_the_end_no_process_merges_anything(store: MemoryModels, entropy: SeededEntropy) -> None:
+    ending, other = (Serving(params_of(), STUDY, store, None, entropy) for _ in range(2))
+    send(ending, entropy, 7)
+    body = bytes(4 * P)
+    before = store.all_instances(STUDY).tolist()
+    assert ending.finish() == 7
+    assert [serving.update(bytes(16), 0, body) for serving in (ending, other)] == ["stale", "stale"]
+    assert other.update(bytes(16), 1, body) == "early"
+    assert ending.finish() == 7
+    assert store.all_instances(STUDY).tolist() == before
+    assert not ending.is_full
+
+
+class Hurried(MemoryModels):
+    """Another process merges as fast as it can: an epoch passes before every look of this one, for as long as there are any left."""
+
+    n_left = 0
+
+    def n_merged(self, study: str) -> int:
+        if self.n_left:
+            self.n_left -= 1
+            self._studies[study].n_merged += Params(SCHEMA, epsilon=4.0, size=1_000).epoch_updates
+        return super().n_merged(study)
+
+
+def test_the_end_outruns_those_who_merge_meanwhile(entropy: SeededEntropy) -> None:
+    store = Hurried()
+    serving = Serving(params_of(), STUDY, store, None, entropy)
+    store.n_left = 4
+    n_merged = serving.finish()
+    epoch = n_merged // serving.params.epoch_updates
+    assert (store.n_left, epoch) == (0, 4)
+    assert store.merge(STUDY, 0, bytes(16), epoch, bytes(4 * P), 0.1).outcome == "stale"
+
+
+def test_refusals_may_be_counted_elsewhere(store: MemoryModels, entropy: SeededEntropy) -> None:
+    counted: list[str] = []
+    Serving(params_of(), STUDY, store, None, entropy, counted.append).update(bytes(16), 1, bytes(4 * P))
+    assert (counted, store.refusals(STUDY)) == (["early"], {})
+
+
 class Watcher:
     """Accepts all, and notes what it is shown."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[Floats, Floats, int]] = []
 
-    def judge(self, weights: Weights, centre: Floats, spread: Floats, epoch: int) -> str | None:
-        self.seen.append((centre, spread, epoch))
+    def gauge(self, centre: Floats, spread: Floats) -> Watching:
+        return Watching(self.seen, centre, spread)
+
+
+class Watching:
+    def __init__(self, seen: list[tuple[Floats, Floats, int]], centre: Floats, spread: Floats) -> None:
+        self.seen, self.centre, self.spread = seen, centre, spread
+
+    def judge(self, weights: Weights, epoch: int) -> str | None:
+        self.seen.append((self.centre, self.spread, epoch))
         return None
 
 

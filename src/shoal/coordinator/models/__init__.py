@@ -1,4 +1,4 @@
-"""Where the instances of DDML's models are kept: in memory, in a SQLite file or in Redis, behind one contract."""
+"""Where the instances of DDML's models are kept: where the coordinator's store is, in memory or in Redis, behind one contract."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ from shoal.coordinator.models.base import ModelStore
 from shoal.errors import UsageError
 
 
-def open_models(address: str) -> ModelStore:
-    """The store that an address names: ``memory:``, ``sqlite:PATH``, ``redis://HOST:PORT/DB``, ``rediss://..`` or ``unix://SOCKET``.
+def open_models(url: str | None, store_url: str) -> ModelStore:
+    """Open a store of model instances.
+
+    Parameters
+    ----------
+    url
+        ``memory:``, ``redis://HOST:PORT/DB``, ``rediss://..`` or ``unix://SOCKET``; None keeps them where the coordinator's store is.
+    store_url
+        That of the coordinator's store: ``sqlite:PATH`` or ``postgresql://..``.
 
     Examples
     --------
-    >>> open_models("memory:").shape("s")
+    >>> open_models("memory:", "sqlite:coordinator.db").shape("s")
     """
+    address = store_url if url is None else url
     scheme, _, rest = address.partition(":")
     if scheme == "memory" and not rest:
         from shoal.coordinator.models.memory import MemoryModels
@@ -22,6 +30,10 @@ def open_models(address: str) -> ModelStore:
         from shoal.coordinator.models.sqlite import SqliteModels
 
         return SqliteModels(rest)
+    if scheme in ("postgresql", "postgres") and rest:
+        from shoal.coordinator.models.postgres import PostgresModels
+
+        return PostgresModels(address)
     if scheme in ("redis", "rediss", "unix") and rest:
         from shoal.coordinator.models.redis import RedisModels
 
@@ -30,5 +42,5 @@ def open_models(address: str) -> ModelStore:
     raise UsageError(
         "USAGE-001",
         f"{scheme!r:.40} does not begin the address of a store of model instances.",
-        fix="Give memory:, sqlite:PATH, redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix://SOCKET.",
+        fix="Give memory:, redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix://SOCKET, or none: then they are where the store is.",
     )

@@ -15,7 +15,7 @@ average over time, and how many updates were refused, by reason. Of who sent an 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
@@ -43,6 +43,15 @@ class Drawn(NamedTuple):
 
     n_merged: int
     weights: bytes
+
+
+class Arriving(NamedTuple):
+    """An update on its way into an instance: see `ModelStore.merge`."""
+
+    slot: int
+    id: bytes
+    epoch: int
+    update: Body
 
 
 class Merged(NamedTuple):
@@ -73,9 +82,9 @@ def as_weights(body: Body) -> Weights:
     return np.frombuffer(body, WEIGHT)
 
 
-def after(instance: bytes, update: Body, part: float) -> bytes:
+def after(instance: Body, update: Body, part: float) -> bytes:
     """An instance after an update. An update that replaces it is not copied if it came as bytes."""
-    return bytes(update) if part == 1 else merged(as_weights(instance), as_weights(update), part).astype(WEIGHT, copy=False).tobytes()
+    return bytes(update) if part == 1 else merged(as_weights(instance), as_weights(update), part).tobytes()
 
 
 def stacked(instances: list[bytes]) -> Weights:
@@ -142,6 +151,10 @@ class ModelStore(ABC):
         -----
         Ref: DDML Algorithm 2.
         """
+
+    def merge_many(self, study: str, updates: Sequence[Arriving], part: float) -> list[Merged]:
+        """Merge one after the other. Where it fails, any of them may be in: a retry finds out."""
+        return [self.merge(study, *one, part) for one in updates]
 
     @abstractmethod
     def knows(self, study: str, id: bytes, epoch: int) -> bool:  # noqa: A002

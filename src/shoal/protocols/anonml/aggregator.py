@@ -155,7 +155,8 @@ class AnonMLAggregator(Aggregator[Collecting]):
         nothing = tuple(Counted.of(question.empty()) for question in self.script.questions(phase, publication))
         deadline = now + self.patience
         state = state.replace(phase=phase, deadline=deadline, publication=publication, counted=(*state.counted, nothing))
-        return state, (Send(EVERYONE, Ask(study=self.study, phase=phase, publication=publication)), WakeAt(deadline))
+        wake = now if self._is_complete(state) else deadline
+        return state, (Send(EVERYONE, Ask(study=self.study, phase=phase, publication=publication)), WakeAt(wake))
 
     def _end(self, state: Collecting, entropy: Entropy) -> Finish | Abort:
         tallies = state.tallies()

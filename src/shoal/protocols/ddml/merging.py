@@ -46,8 +46,13 @@ def merged(instance: Weights, update: Weights, part: float) -> Weights:
     """
     if part == 1:
         return update
-    old = instance.astype(np.float64)
-    return to_grid(old + part * (update - old))
+    old, moved = instance.astype(np.float64), update.astype(np.float64)
+    moved -= old
+    moved *= part
+    moved += old
+    # Between the two, and so in range.
+    rounded: Weights = np.rint(moved, out=moved).astype(instance.dtype)
+    return rounded
 
 
 def steady_variance(k: int, part: float) -> float:

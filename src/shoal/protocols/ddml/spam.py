@@ -19,6 +19,7 @@ from shoal.protocols.ddml.merging import LIMIT, Weights
 from shoal.protocols.ddml.params import Params
 from shoal.protocols.ddml.step import make_step
 
+Values = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
 
 CHANCE = 0.0025
@@ -26,9 +27,6 @@ CHANCE = 0.0025
 
 _TAIL = 100
 """Samples in the tail from which a rarer quantile is foretold."""
-
-_BLOCK = 1 << 13
-"""Weights that are judged at a time: what lies between stays in the cache, which makes 50,000 of them three times as fast."""
 
 OUT_OF_RANGE = "a weight lies outside the range of weights"
 ONE_TOO_FAR = "a weight lies further from the instances than honest noise and gradients reach"
@@ -137,21 +135,49 @@ class Filter:
         epoch
             Of the update: its noise falls with the learning rate, where that falls.
         """
-        if weights.min() < -LIMIT:
-            return OUT_OF_RANGE
-        sigma = self._sigma * (self.params.gamma(epoch) / self.params.gamma())
-        pooled, total, largest = float(spread @ spread) / spread.size, 0.0, 0.0
-        for start in range(0, weights.size, _BLOCK):
-            block = slice(start, start + _BLOCK)
-            squares = weights[block] - centre[block]
-            squares *= squares
-            squares /= scales(spread[block] ** 2, pooled, sigma)
-            total += float(squares.sum())
-            largest = max(largest, float(squares.max()))
-        if total > self._rms**2 * weights.size:
-            return ALL_TOO_FAR
-        return ONE_TOO_FAR if largest > self._largest**2 else None
+        return self.gauge(centre, spread).judge(weights, epoch)
+
+    def gauge(self, centre: Floats, spread: Floats) -> Gauge:
+        """What judges many updates against the same mean and standard deviation."""
+        return Gauge(self.params, (self._sigma, self._rms, self._largest), centre, spread)
 
     def judge_all(self, weights: Weights, instances: Weights, epoch: int = 0) -> str | None:
         """The same from the instances ``(k, p)`` themselves."""
         return self.judge(weights, *centre_and_spread(instances.astype(np.float64)), epoch)
+
+
+class Gauge:
+    """Judges updates against one mean and standard deviation of the instances; made by `Filter.gauge`.
+
+    Notes
+    -----
+    In single precision, which is three times as fast: a weight is off by 6e-8 of itself, a hair of any honest deviation.
+    """
+
+    def __init__(self, params: Params, limits: tuple[float, float, float], centre: Floats, spread: Floats) -> None:
+        self._gamma = params.gamma
+        self._sigma, self._rms, self._largest = limits[0] / params.gamma(), limits[1] ** 2 * centre.size, limits[2]
+        self._centre, self._spread = centre.astype(np.float32), spread
+        self._parts: dict[float, Values] = {}
+
+    def judge(self, weights: Weights, epoch: int = 0) -> str | None:
+        """Why an update ``(p,)`` is refused, or None; see `Filter.judge`."""
+        # Of few weights, argmin is found three times as fast as min.
+        if weights[weights.argmin()] < -LIMIT:
+            return OUT_OF_RANGE
+        gamma = self._gamma(epoch)
+        parts = self._parts.get(gamma)
+        if parts is None:
+            parts = self._parts[gamma] = self._parts_of(gamma)
+        z = weights.astype(np.float32)
+        z -= self._centre
+        z *= parts
+        if z.dot(z) > self._rms:
+            return ALL_TOO_FAR
+        return ONE_TOO_FAR if max(z[z.argmax()], -z[z.argmin()]) > self._largest else None
+
+    def _parts_of(self, gamma: float) -> Values:
+        """What deviations are multiplied by, for the noise at this learning rate."""
+        pooled = float(self._spread @ self._spread) / self._spread.size
+        parts: Values = (1 / np.sqrt(scales(self._spread**2, pooled, self._sigma * gamma))).astype(np.float32)
+        return parts

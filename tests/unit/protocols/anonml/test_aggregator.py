@@ -59,8 +59,8 @@ def test_a_phase_is_over_when_all_have_answered_who_can() -> None:
     state = taken(aggregator, state, answer_to(script, 0))
     assert aggregator.ticked(state, START, ENTROPY) == (state, ())
     after, effects = aggregator.received(state, "?1", answer_to(script, 0), START, ENTROPY)
-    assert after.phase == 1 and isinstance(effects[0], Send) and effects[1] == WakeAt(START + timedelta(hours=1))
-    # Nobody can answer in the next one: it is over at the next occasion.
+    assert after.phase == 1 and isinstance(effects[0], Send) and effects[1] == WakeAt(START)
+    # Nobody can answer in the next one: it is over at once.
     assert aggregator.ticked(after, START, ENTROPY)[0].phase == 2
 
 
