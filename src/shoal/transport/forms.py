@@ -59,7 +59,7 @@ class Enrolled(Record):
 class Poll(Record):
     """Everything up to ``after`` is saved here; send what came later, or wait for it (JSON)."""
 
-    after: Annotated[int, Field(ge=0)] = 0
+    after: Annotated[int, Field(ge=0, lt=1 << 53)] = 0
     wait_seconds: Annotated[int, Field(ge=0, le=MAX_WAIT_SECONDS)] = 0
 
 

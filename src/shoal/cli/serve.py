@@ -1,0 +1,242 @@
+"""``shoal serve``: publish studies, and coordinate them over HTTP until told to stop."""
+
+from __future__ import annotations
+
+import importlib.util
+import json as json_format
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal.clock import SystemClock
+from shoal.entropy import SystemEntropy
+from shoal.errors import SpecError, UsageError
+from shoal.names import counted, shell_word, shown
+from shoal.study.load import load
+from shoal.study.manifest import Manifest, Member
+from shoal.study.plan import make_plan
+from shoal.study.query_files import load_queries
+from shoal.study.rosters import load_roster
+
+if TYPE_CHECKING:
+    from shoal.coordinator.store.base import Hosted
+    from shoal.protocols.sdq.queries import Query
+
+MOST_WORKERS = 256
+MOST_INVITATIONS = 100_000
+
+
+def serve(
+    *study: Path,
+    host: str = "127.0.0.1",
+    port: int = 8700,
+    store: str = "sqlite:coordinator.db",
+    models: str | None = None,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+    without_tls: bool = False,
+    workers: int = 1,
+    roster: Path | None = None,
+    invite: int = 0,
+    patience: float | None = None,
+    queries: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Publish studies, and coordinate them over HTTP until told to stop.
+
+    A study that the store has already goes on; without any, all that the store has are served.
+
+    Parameters
+    ----------
+    study
+        Study files.
+    host
+        The address to listen on.
+    port
+        The port to listen on; 0 is any that is free.
+    store
+        Where studies are kept: sqlite:PATH or postgresql://USER@HOST/DATABASE. Its password is best kept in PostgreSQL's own file.
+    models
+        Where the instances of DDML's models are kept, if not in the store: redis://HOST:PORT/DB.
+    tls_cert
+        A PEM file: the certificate, and those that it rests on. Needed to be reached from other machines.
+    tls_key
+        A PEM file: the certificate's private key.
+    without_tls
+        Listen to other machines without TLS all the same, because something in front of it speaks TLS.
+    workers
+        Processes that answer requests.
+    roster
+        Names and keys of the databases or holders, a TOML file of [[member]] blocks as shoal identity prints them.
+    invite
+        Print so many codes; only who has one can enrol in the studies that begin now.
+    patience
+        Seconds that a phase or step waits for answers, in studies that begin now.
+    queries
+        Counts that an SDQ study is asked besides its model, a TOML file of [[query]] blocks.
+    json
+        Print one JSON object when it listens.
+    """
+    _check_options(port, workers, invite, patience, models)
+    members = () if roster is None else load_roster(roster)
+    manifests = [_manifest(path, members) for path in study]
+    if members and not any(manifest.roster for manifest in manifests):
+        raise UsageError("SERVE-004", "A roster is given, but no study of sdq or pfds to which it belongs.", fix="Name the study's file.")
+    asked = {} if queries is None else _asked(queries, manifests)
+    # All of the above is done without what a coordinator needs, which may not be installed.
+    _check_installed()
+    from shoal.coordinator.aggregators import check_servable
+    from shoal.coordinator.listening import check_exposure, listen, tls_context, url_of
+    from shoal.coordinator.settings import Settings
+
+    for manifest in manifests:
+        check_servable(manifest)
+    if (tls_cert is None) != (tls_key is None):
+        raise UsageError("SERVE-002", "TLS needs a certificate and its key; only one of them is given.", fix="--tls-cert F --tls-key F")
+    has_tls = tls_cert is not None and tls_key is not None
+    check_exposure(host, has_tls=has_tls, without_tls=without_tls)
+    if tls_cert is not None and tls_key is not None:
+        tls_context(tls_cert, tls_key)
+    settings = Settings(store, models, None if tls_cert is None else str(tls_cert), None if tls_key is None else str(tls_key))
+    with listen(host, port) as listener:
+        notice = Notice(url_of(host, listener, has_tls=has_tls), store.partition(":")[0], json)
+        try:
+            _open_up(notice, settings, manifests, asked, invite, None if patience is None else round(1000 * patience))
+            if workers == 1:
+                from shoal.coordinator.worker import run
+
+                run(settings, listener, notice.show)
+            else:
+                from shoal.coordinator.supervisor import Supervisor
+
+                Supervisor(workers, listener, settings).run(notice.show)
+        finally:
+            # Secrets that were made are shown whatever happens next: they cannot be had again.
+            if notice.has_secrets:
+                notice.show()
+
+
+@dataclass
+class Notice:
+    """What is said when the coordinator listens; once."""
+
+    address: str
+    store: str
+    json: bool
+    studies: list[dict[str, Any]] = field(default_factory=list)
+    analyst_key: str | None = field(default=None, repr=False)
+    invitations: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    is_shown: bool = False
+
+    @property
+    def has_secrets(self) -> bool:
+        return bool(self.analyst_key or self.invitations)
+
+    def show(self) -> None:
+        """Print it, unless it was printed before."""
+        if self.is_shown:
+            return
+        self.is_shown = True
+        print(json_format.dumps(self.to_dict(), allow_nan=False) if self.json else str(self), flush=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        secret = {} if self.analyst_key is None else {"analyst_key": self.analyst_key}
+        return {"address": self.address, "studies": self.studies, **secret, "invitations": self.invitations}
+
+    def __str__(self) -> str:
+        lines = [f"listens     {self.address}   (ends with Ctrl-C; goes on where it was when it is started again)"]
+        for one in self.studies:
+            label = one["label"]
+            lines += ["", f"study       {one['title']}   {one['short']}   {one['standing']}"]
+            lines += [f"            {label['protocol']}, trust {label['trust']}: {one['price']}"]
+            lines += [f"join        {one['join']}"] if one["status"] == "open" else []
+            lines += [f"invitation  {code}" for code in self.invitations.get(one["digest"], ())]
+        lines += [] if self.studies else ["", "There is no study yet: shoal serve STUDY publishes one."]
+        if self.invitations:
+            lines += ["", "Each invitation is for one participant. They are shown this once."]
+        if self.analyst_key is not None:
+            lines += ["", f"analyst's key  {self.analyst_key}"]
+            lines += ["It publishes and closes studies. It is shown this once: keep it where only the analyst can read it."]
+        return "\n".join(lines)
+
+
+def _open_up(
+    notice: Notice,
+    settings: Any,
+    manifests: Sequence[Manifest],
+    asked: dict[str, tuple[Query, ...]],
+    n_invitations: int,
+    patience: int | None,
+) -> None:
+    """Publish what is new, make the analyst's key at the first start, and note what is to be told."""
+    from shoal.coordinator.models import open_models
+    from shoal.coordinator.publishing import draw_invitations, first_start, publish
+    from shoal.coordinator.store.opening import open_store
+
+    entropy, now = SystemEntropy(), round(1000 * SystemClock().now().timestamp())
+    with open_store(settings.store) as store, open_models(settings.models, settings.store):
+        new = set()
+        for manifest in manifests:
+            digest = manifest.digest.hex()
+            codes = () if manifest.roster else draw_invitations(n_invitations, entropy)
+            queries = asked.get(digest, ())
+            _, is_new = publish(store, manifest, now, patience=patience, invitations=codes, queries=queries)
+            if is_new:
+                new.add(digest)
+                notice.invitations |= {digest: codes} if codes else {}
+        _, notice.analyst_key = first_start(store, entropy)
+        served = store.studies()
+        notice.studies = [_described(hosted, notice.address, hosted.digest in new, len(served)) for hosted in served]
+
+
+def _described(hosted: Hosted, address: str, is_new: bool, n_studies: int) -> dict[str, Any]:
+    manifest = Manifest.from_bytes(hosted.manifest)
+    plan = make_plan(manifest.study, manifest.digest)
+    label = plan.statement(digest=manifest.short)
+    which = f" --study {hosted.digest[:12]}" if n_studies > 1 else ""
+    invitation = " --invitation CODE" if hosted.by_invitation else ""
+    return {
+        "digest": hosted.digest,
+        "short": manifest.short,
+        "title": label.title,
+        "status": hosted.status,
+        "is_new": is_new,
+        "standing": "begins" if is_new else "goes on" if hosted.status == "open" else hosted.status,
+        "price": str(plan.everything),
+        "join": f"shoal join {shell_word(address)} --data rows.csv{which}{invitation}",
+        "label": label.to_dict(),
+    }
+
+
+def _manifest(path: Path, members: tuple[Member, ...]) -> Manifest:
+    study = load(path)
+    manifest = Manifest(study, roster=members if study.protocol in ("sdq", "pfds") else ())
+    make_plan(study, manifest.digest)
+    return manifest
+
+
+def _asked(path: Path, manifests: Sequence[Manifest]) -> dict[str, tuple[Query, ...]]:
+    """The counts by the digest of the study that they are asked of."""
+    allowing = [manifest for manifest in manifests if manifest.study.protocol == "sdq" and manifest.study.queries is not None]
+    if len(allowing) != 1:
+        what = f"{shown(str(path))} is for one sdq study with [queries]; there are {len(allowing)}."
+        raise SpecError("SDQ-002", what, fix="Start each such study with its own --queries, or leave them out.")
+    return {allowing[0].digest.hex(): load_queries(path, allowing[0].study.schema())}
+
+
+def _check_options(port: int, workers: int, invite: int, patience: float | None, models: str | None) -> None:
+    numbers = {"port": (port, 0, 65_535), "workers": (workers, 1, MOST_WORKERS), "invite": (invite, 0, MOST_INVITATIONS)}
+    for name, (value, least, most) in numbers.items():
+        if not least <= value <= most:
+            raise UsageError("USAGE-001", f"--{name} {value} is not from {least} to {most:,}.")
+    if patience is not None and not 0.001 <= patience <= 366 * 86_400:
+        raise UsageError("USAGE-001", f"--patience {patience:g} is not a number of seconds up to a year.")
+    if workers > 1 and models == "memory:":
+        what = f"{counted(workers, 'worker')} cannot share instances in memory."
+        raise UsageError("USAGE-001", what, fix="Leave --models out, or name a Redis server.")
+
+
+def _check_installed() -> None:
+    if any(importlib.util.find_spec(name) is None for name in ("uvicorn", "uvloop", "httptools", "starlette", "prometheus_client")):
+        raise UsageError("USAGE-002", "A coordinator needs libraries that are not installed.", fix="pip install 'shoal[serve]'")

@@ -1,0 +1,302 @@
+"""One worker's view on all studies: what each request comes to. HTTP is around it, the store below it, and nothing is kept in it.
+
+Calls of the store run in threads; whoever waits for letters waits here, not in the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from shoal.clock import Clock
+from shoal.coordinator.aggregators import answers_of, has_tickets, messages_of, names_of
+from shoal.coordinator.devices import Devices
+from shoal.coordinator.hosting import milliseconds
+from shoal.coordinator.intake import Intake
+from shoal.coordinator.letterbox import Letterbox, unknown
+from shoal.coordinator.models.base import ModelStore
+from shoal.coordinator.publishing import first_start, key_digest, publish, ticket_digest
+from shoal.coordinator.refusals import Refusals
+from shoal.coordinator.stepping import Stepper
+from shoal.coordinator.store.base import Accepted, Ending, Hosted, Store, Totals
+from shoal.crypto.roster import Identity
+from shoal.entropy import Entropy
+from shoal.errors import RemoteProtocolError, StoreError
+from shoal.messages.base import Registry
+from shoal.study.manifest import Manifest
+from shoal.transport.forms import Enrolled, Enrolment, Letters, Poll, Published, to_cbor
+from shoal.transport.signing import FRESH_SECONDS, sign_published
+
+T = TypeVar("T")
+
+STOP_SECONDS = 5.0
+ROUNDING = 10
+"""Counts of people who are nameless are rounded down to multiples of this, so that nobody can watch them rise by one."""
+
+_THREADS = 4
+
+
+@dataclass(frozen=True)
+class Served:
+    """A study as requests see it.
+
+    Parameters
+    ----------
+    hosted, manifest
+        As the store has it at present, and what it is about.
+    published
+        The manifest with the coordinator's signature, as it is sent.
+    registry, protocol, admission
+        The messages of its protocol, the protocol, and for DDML who may send an update.
+    """
+
+    hosted: Hosted
+    manifest: Manifest
+    published: bytes
+    registry: Registry
+    protocol: str
+    admission: str | None
+
+
+def rounded(n: int) -> int:
+    """A count of people as everyone may see it.
+
+    Examples
+    --------
+    >>> rounded(9), rounded(27)
+    (0, 20)
+    """
+    return n - n % ROUNDING
+
+
+class Office:
+    """The studies of a coordinator, in one of its workers.
+
+    Parameters
+    ----------
+    store, models
+        Where studies are, and where instances of DDML are; both remain their opener's to close.
+    clock, entropy
+        The time, and what aggregators draw from.
+    holder
+        The worker's name, unlike any other's.
+    """
+
+    identity: Identity
+
+    def __init__(self, store: Store, models: ModelStore, clock: Clock, entropy: Entropy, holder: str) -> None:
+        self.clock = clock
+        self.devices = Devices(store, models, clock, entropy)
+        self._store, self._entropy = store, entropy
+        self._executor = ThreadPoolExecutor(_THREADS, "shoal-office")
+        self._letterbox = Letterbox(store, self._executor)
+        self._bells = self._letterbox.bells
+        self._refusals = Refusals()
+        self._stepper = Stepper(store, clock, entropy, holder, self._bells, self.devices.step, self._flush)
+        self._intakes: dict[str, Intake] = {}
+        self._served: dict[str, Served] = {}
+        self._analyst_digest = b""
+        self._stepping: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to step studies; `StoreError` where the store cannot be used."""
+        secrets, _ = await self._call(first_start, self._store, self._entropy)
+        self.identity, self._analyst_digest = Identity.from_seed(secrets.signing_seed), secrets.analyst_digest
+        self._stepping = asyncio.create_task(self._stepper.run())
+
+    async def stop(self) -> None:
+        """Let go of everything in good order, so that others can go on at once."""
+        self.hang_up()
+        if self._stepping is not None:
+            self._stepping.cancel()
+            await asyncio.wait([self._stepping])
+            self._stepping = None
+        await self._stepper.finish(STOP_SECONDS)
+        await self.devices.stop()
+        with suppress(StoreError):
+            await self._flush()
+        self._executor.shutdown()
+
+    def hang_up(self) -> None:
+        """Answer whoever waits for letters with what there is: the worker is about to stop."""
+        self._bells.hang_up()
+
+    async def is_ready(self) -> bool:
+        """Whether studies are stepped and the store can be used."""
+        try:
+            await self._call(self._store.ping)
+        except StoreError:
+            return False
+        return self._stepping is not None and not self._stepping.done()
+
+    async def studies(self) -> tuple[Hosted, ...]:
+        """All studies, in the order of their publication."""
+        return await self._call(self._store.studies)
+
+    async def study(self, digest: str) -> Served:
+        """A study as it stands; ``HOST-001`` where there is none."""
+        hosted = await self._call(self._store.study, digest)
+        if hosted is None:
+            raise unknown()
+        served = self._served.get(digest)
+        if served is None:
+            served = self._served[digest] = await self._call(self._read, hosted)
+        return replace(served, hosted=hosted)
+
+    def is_analyst(self, key: str) -> bool:
+        """Whether this is the analyst's key; how long the answer takes says nothing about it."""
+        return hmac.compare_digest(key_digest(key), self._analyst_digest)
+
+    async def publish(self, manifest: bytes, *, patience: int | None = None) -> Hosted:
+        """Begin a study that the analyst sends; the same one again changes nothing. ``patience`` is in milliseconds."""
+        hosted, _ = await self._call(self._publish, manifest, patience)
+        self._stepper.wake()
+        return hosted
+
+    async def close_study(self, digest: str) -> None:
+        """End a study without a result, as the analyst wishes; one that has ended stays as it is."""
+        await self._call(self._store.end, digest, Ending("closed", reason="The analyst has closed the study."))
+        self._bells.ring(digest)
+
+    async def enrol(self, digest: str, key: bytes, form: Enrolment, nonce: bytes) -> Enrolled:
+        """Enrol a key; the same again gives the same name.
+
+        Raises
+        ------
+        RemoteProtocolError
+            ``ENROL-001``: it has no invitation, or no place on the roster, or the study is full or over. ``ENROL-002``: it has enrolled
+            with another ticket. ``MSG-005``: a ticket is needed. ``AUTH-005``: the request came before.
+        """
+        served = await self._known(digest)
+        name = _name_on_roster(served.manifest, key)
+        invitation = key_digest(form.invitation) if served.hosted.by_invitation and form.invitation is not None else None
+        if served.hosted.by_invitation and invitation is None:
+            raise RemoteProtocolError("ENROL-001", "This study is by invitation.", fix="Give the code that you were sent.")
+        ticket, answers = None, ()
+        if has_tickets(served.manifest.study):
+            if form.ticket is None:
+                raise RemoteProtocolError("MSG-005", "Who enrols in this study gives a ticket, and this one did not.")
+            ticket = ticket_digest(bytes.fromhex(form.ticket))
+            answers = await self._call(answers_of, served.manifest, bytes.fromhex(form.ticket))
+        name = await self._call(self._store.enrol, digest, key, name, ticket, invitation, nonce, self._expires(), answers)
+        if answers:
+            self._stepper.wake()
+        names = names_of(served.manifest)
+        return Enrolled(name=name, position=names.index(name) if name in names else None)
+
+    async def name_of(self, digest: str, key: bytes) -> str:
+        """The name of an enrolled participant; ``ENROL-001`` for anyone else."""
+        name = await self._call(self._store.name_of, digest, key)
+        if name is None:
+            raise RemoteProtocolError("ENROL-001", "This key is not enrolled in the study.", fix="Enrol first.")
+        return name
+
+    async def leave(self, digest: str, key: bytes, nonce: bytes) -> None:
+        """Forget an enrolment; ``AUTH-005`` where the request came before."""
+        if not await self._call(self._store.leave, digest, key, nonce, self._expires()):
+            raise _replayed()
+
+    async def message(self, digest: str, name: str, payload: bytes, nonce: bytes) -> Accepted:
+        """Accept a message of an enrolled participant; what became of it, once that is durable. See `Intake.message`."""
+        return await (await self._intake(digest)).message(name, payload, nonce)
+
+    async def submit(self, digest: str, payload: bytes) -> None:
+        """Accept an anonymous message, or count why not; the sender is told nothing. `StoreError` where nothing could be stored."""
+        await (await self._intake(digest)).submit(payload)
+
+    async def mailbox(self, digest: str, name: str, poll: Poll, nonce: bytes) -> Letters:
+        """Letters to a participant and to everyone, as soon as there are any; those before are acknowledged, and its own forgotten.
+
+        A study that has ended may have letters still: ask on until none come.
+        """
+        if not await self._call(self._store.use_nonce, digest, nonce, self._expires()):
+            raise _replayed()
+        if poll.after:
+            await self._call(self._store.acknowledge, digest, name, poll.after)
+        return await self._letterbox.fetch(digest, name, poll.after, poll.wait_seconds)
+
+    async def board(self, digest: str, after: int, wait: float) -> Letters:
+        """Letters to everyone, as soon as there are any."""
+        return await self._letterbox.fetch(digest, None, after, wait)
+
+    async def progress(self, digest: str) -> dict[str, Any]:
+        """How a study stands, in totals."""
+        served = await self.study(digest)
+        with suppress(StoreError):
+            await self._flush()
+        totals = await self._call(self._store.totals, digest)
+        # Holders and databases are named in the letters anyway; people and devices are nobody's business.
+        shown = int if names_of(served.manifest) else rounded
+        return {
+            "status": served.hosted.status,
+            "reason": served.hosted.reason,
+            "enrolled": shown(totals.enrolled),
+            "accepted": shown(totals.accepted),
+            "refused": {code: shown(n) for code, n in sorted(totals.refused.items()) if shown(n)},
+        }
+
+    async def model(self, digest: str) -> bytes:
+        """What was learned, as JSON; ``HOST-002`` as long as nothing is, or where nothing was."""
+        hosted = (await self.study(digest)).hosted
+        if hosted.result is None:
+            what = "The study has no model yet." if hosted.status == "open" else "The study has ended without a model."
+            raise RemoteProtocolError("HOST-002", what, why=hosted.reason)
+        return hosted.result
+
+    async def totals(self) -> tuple[tuple[Served, Totals], ...]:
+        """All studies with their counts."""
+        with suppress(StoreError):
+            await self._flush()
+        studies = [await self.study(hosted.digest) for hosted in await self.studies()]
+        return tuple([(served, await self._call(self._store.totals, served.hosted.digest)) for served in studies])
+
+    async def _known(self, digest: str) -> Served:
+        """A study by what never changes of it, without asking the store again."""
+        return self._served.get(digest) or await self.study(digest)
+
+    def _read(self, hosted: Hosted) -> Served:
+        manifest = Manifest.from_bytes(hosted.manifest)
+        signature = sign_published(self.identity, manifest.digest)
+        published = to_cbor(Published(manifest=hosted.manifest, key=self.identity.public, signature=signature))
+        settings = manifest.study.ddml
+        protocol, admission = manifest.study.protocol, None if settings is None else settings.admission
+        return Served(hosted, manifest, published, messages_of(manifest.study), protocol, admission)
+
+    def _publish(self, manifest: bytes, patience: int | None) -> tuple[Hosted, bool]:
+        return publish(self._store, Manifest.from_bytes(manifest), milliseconds(self.clock.now()), patience=patience)
+
+    async def _intake(self, digest: str) -> Intake:
+        intake = self._intakes.get(digest)
+        if intake is None:
+            manifest = (await self._known(digest)).manifest
+            made = Intake(self._store, manifest, self._executor, self._expires, self._refusals, self._stepper.wake)
+            intake = self._intakes.setdefault(digest, made)
+        return intake
+
+    async def _flush(self) -> None:
+        await self._refusals.flush(self._store)
+
+    def _expires(self) -> int:
+        """A request may be signed ahead of time, and is fresh for as long after that."""
+        return milliseconds(self.clock.now()) + 2 * 1000 * FRESH_SECONDS
+
+    async def _call(self, work: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work, *arguments)
+
+
+def _name_on_roster(manifest: Manifest, key: bytes) -> str | None:
+    if not manifest.roster:
+        return None
+    for member in manifest.roster:
+        if member.key == key:
+            return member.name
+    raise RemoteProtocolError("ENROL-001", "This key is not on the study's roster.", fix="Ask the analyst to publish a study with it.")
+
+
+def _replayed() -> RemoteProtocolError:
+    return RemoteProtocolError("AUTH-005", "This request came before.", fix="Sign it again.")

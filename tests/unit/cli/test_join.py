@@ -1,0 +1,223 @@
+"""`shoal join`, against a real coordinator: what is shown and refused before anything is sent, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from live import Live, live, write_csv
+from participants import folder, manifest_of
+from shoal.cli import join_view
+from shoal.cli.join import join
+from shoal.cli.leave import leave
+from shoal.clock import SystemClock
+from shoal.entropy import SystemEntropy
+from shoal.errors import BudgetError, ConsentError, SpecError, TransportError, UsageError
+from shoal.participant.ledger_file import LedgerFile
+from shoal.participant.session import opened
+from shoal.privacy.records import State
+
+__all__ = ["folder"]
+
+ANONML = manifest_of("anonml", 3)
+DDML = manifest_of("ddml", 3, ddml={"n_instances": 2, "admission": "token"}, privacy={"epsilon": 4.0, "n_updates": 2})
+PFDS = manifest_of("pfds", 3, pfds={"n_holders": 3})
+
+
+@pytest.fixture
+def coordinator(folder: Path) -> Iterator[Live]:
+    with live(folder, ANONML, DDML, PFDS) as found:
+        yield found
+
+
+@pytest.fixture
+def call(folder: Path, coordinator: Live, capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
+    """Joins by --json, with a ledger of its own unless one is named; the object that is printed."""
+
+    def called(manifest: Any, *, ledger: str = "me.db", **options: Any) -> dict[str, Any]:
+        join(coordinator.url, study=manifest.digest.hex()[:12], ledger=folder / ledger, json=True, **options)
+        told: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return told
+
+    return called
+
+
+async def agree(path: Path, url: str, study: str, data: str) -> None:
+    """Agree to a study, and go down before anything else."""
+    async with opened(path, url, SystemClock(), SystemEntropy()) as session:
+        session.agree(await session.offer(study), data)
+
+
+def entries(path: Path) -> dict[str, tuple[State, bytes | None]]:
+    with LedgerFile(path, SystemClock()) as book:
+        return {entry.release.question: (entry.state, entry.digest) for entry in book.entries()}
+
+
+def test_a_device_joins_and_joins_again(call: Callable[..., dict[str, Any]], folder: Path, coordinator: Live) -> None:
+    data = str(write_csv(folder / "rows.csv", 5))
+    told = call(DDML, data=data, yes=True, max_epsilon="4")
+    assert told["standing"] == "finished" and told["sent"]["questions"] == 2 and told["sent"]["epsilon"] == 4.0
+    assert told["ledger"]["totals"][0]["epsilon_spent"] == 4.0 and told["study"] == DDML.digest.hex() and told["out"] is None
+    assert {state for state, _ in entries(folder / "me.db").values()} == {State.SENT}
+    before = entries(folder / "me.db")
+    # The source is remembered, and what was agreed to is not asked again.
+    assert call(DDML)["sent"] == told["sent"] and entries(folder / "me.db") == before
+    with pytest.raises(UsageError, match="and not with"):
+        call(DDML, data=str(write_csv(folder / "others.csv", 5)))
+    assert coordinator.totals(DDML).enrolled == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "code"),
+    [
+        ({}, ConsentError, "CONSENT-001"),
+        ({"max_epsilon": "4"}, ConsentError, "CONSENT-001"),
+        ({"yes": True}, UsageError, "USAGE-001"),
+        ({"yes": True, "max_epsilon": "3.99"}, ConsentError, "CONSENT-001"),
+        ({"yes": True, "max_epsilon": "nan"}, UsageError, "USAGE-001"),
+        ({"yes": True, "max_epsilon": "0"}, UsageError, "USAGE-001"),
+        ({"yes": True, "max_epsilon": "4", "via": "tor"}, UsageError, "USAGE-002"),
+        ({"yes": True, "max_epsilon": "4", "data": None}, UsageError, "USAGE-001"),
+    ],
+)
+def test_without_consent_nothing_happens(
+    options: dict[str, Any], error: type[Exception], code: str, call: Callable[..., dict[str, Any]], folder: Path, coordinator: Live
+) -> None:
+    data = str(write_csv(folder / "rows.csv", 5))
+    with pytest.raises(error) as refused:
+        call(DDML, **{"data": data, **options})
+    assert getattr(refused.value, "code") == code  # noqa: B009 - one name for several types
+    assert coordinator.totals(DDML).enrolled == 0
+    assert not (folder / "me.db").exists() or not entries(folder / "me.db")
+
+
+def test_without_a_terminal_the_label_is_printed_and_the_way_to_agree(
+    folder: Path, coordinator: Live, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = str(write_csv(folder / "rows.csv", 5))
+    with pytest.raises(ConsentError) as refused:
+        join(coordinator.url, study=DDML.short, ledger=folder / "me.db", data=data)
+    assert "PRIVACY LABEL" in capsys.readouterr().out
+    assert refused.value.fix == "Read its label; if you agree: --yes --max-epsilon 4.0"
+
+
+def test_over_the_own_limit_nothing_is_begun(call: Callable[..., dict[str, Any]], folder: Path, coordinator: Live) -> None:
+    data = str(write_csv(folder / "rows.csv", 5))
+    call(DDML, data=data, yes=True, max_epsilon="9")
+    other = manifest_of("ddml", 3, title="Another", ddml={"n_instances": 2}, privacy={"epsilon": 1.0, "n_updates": 2})
+    coordinator.publish(other)
+    with pytest.raises(BudgetError) as refused:
+        call(other, data=data, yes=True, max_epsilon="9")
+    assert refused.value.code == "BUDGET-002"
+
+
+def test_data_that_does_not_fit_is_a_sentence_with_the_column(call: Callable[..., dict[str, Any]], folder: Path, coordinator: Live) -> None:
+    (folder / "rows.csv").write_text("wind,play\nweak,yes\n")
+    with pytest.raises(SpecError, match="heat"):
+        call(DDML, data=str(folder / "rows.csv"), yes=True, max_epsilon="4")
+    assert coordinator.totals(DDML).enrolled == 0
+
+
+def test_several_studies_are_listed(folder: Path, coordinator: Live) -> None:
+    with pytest.raises(UsageError, match="are 3 studies") as refused:
+        join(coordinator.url, ledger=folder / "me.db", data="x.csv")
+    assert all(manifest.short in str(refused.value) for manifest in (ANONML, DDML, PFDS))
+
+
+def test_a_coordinator_that_is_not_there_is_a_sentence(folder: Path) -> None:
+    with pytest.raises(TransportError) as refused:
+        join("http://127.0.0.1:9", ledger=folder / "me.db", data="x.csv")
+    assert refused.value.code == "NET-001"
+
+
+@pytest.mark.parametrize("manifest", [ANONML, DDML])
+def test_a_preview_is_held_and_is_what_is_sent(manifest: Any, call: Callable[..., dict[str, Any]], folder: Path, coordinator: Live) -> None:
+    data = str(write_csv(folder / "row.csv", 1))
+    told = call(manifest, data=data, preview=True)
+    assert len(told["drawn"]) == 1 and told["label"]["digest"] == manifest.short
+    [(question, (state, digest))] = entries(folder / "me.db").items()
+    assert state is State.STORED and question == told["drawn"][0]["question"]
+    assert coordinator.totals(manifest).enrolled == 0 and coordinator.totals(manifest).accepted == 0
+    # Looking again shows the same bytes; there is one draw.
+    assert call(manifest, preview=True)["drawn"] == told["drawn"]
+    assert json.loads(told["drawn"][0]["message"])["study"] == manifest.digest.hex()
+    call(manifest, yes=True, max_epsilon="4")
+    sent = entries(folder / "me.db")
+    assert sent[question] == (State.SENT, digest)
+
+
+def test_where_nothing_can_be_drawn_the_preview_says_so(folder: Path, coordinator: Live, capsys: pytest.CaptureFixture[str]) -> None:
+    data = str(write_csv(folder / "rows.csv", 9))
+    join(coordinator.url, study=PFDS.short, ledger=folder / "me.db", data=data, preview=True)
+    assert "depends on your place among the holders" in capsys.readouterr().out and not entries(folder / "me.db")
+
+
+def test_who_leaves_gives_up_what_was_not_sent(
+    call: Callable[..., dict[str, Any]], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = str(write_csv(folder / "row.csv", 1))
+    call(ANONML, data=data, preview=True)
+    leave("Wind, by anonml", ledger=folder / "me.db", json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["voided"] == {"questions": 1, "epsilon": 2.0} and told["sent"]["questions"] == 0
+    assert [state for state, _ in entries(folder / "me.db").values()] == [State.VOIDED]
+
+
+def test_a_study_that_changed_is_read_again(call: Callable[..., dict[str, Any]], folder: Path, coordinator: Live) -> None:
+    data = str(write_csv(folder / "rows.csv", 9))
+    changed = manifest_of("pfds", 3, pfds={"n_holders": 3}, purpose="Another purpose.")
+    coordinator.publish(changed)
+    asyncio.run(agree(folder / "me.db", coordinator.url, PFDS.short, data))
+    with pytest.raises(ConsentError, match="changed since you agreed") as refused:
+        call(changed, data=data, yes=True, max_epsilon="4")
+    assert refused.value.fix is not None and refused.value.fix.endswith("--review")
+    assert coordinator.totals(changed).enrolled == 0
+    with pytest.raises(ConsentError, match="--yes --max-epsilon"):
+        call(changed, data=data, review=True)
+
+
+class Terminal:
+    """Somebody who answers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
+        self.answers = list(answers)
+        for stream in (sys.stdin, sys.stdout):
+            monkeypatch.setattr(stream, "isatty", lambda: True)
+        monkeypatch.setattr("builtins.input", self.answer)
+        monkeypatch.setattr(join_view.converse, "__defaults__", (self.answer,))
+
+    def answer(self, question: str) -> str:
+        assert question == join_view.QUESTION
+        if not self.answers:
+            raise EOFError
+        return self.answers.pop(0)
+
+
+@pytest.mark.parametrize("answers", [("n",), ("",), ("what?",), (), ("d", "N"), ("p", "n")])
+def test_whoever_does_not_say_yes_has_not_agreed(
+    answers: tuple[str, ...], folder: Path, coordinator: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = str(write_csv(folder / "row.csv", 1))
+    Terminal(monkeypatch, *answers)
+    with pytest.raises(ConsentError, match="You have not agreed"):
+        join(coordinator.url, study=ANONML.short, ledger=folder / "me.db", data=data)
+    assert coordinator.totals(ANONML).enrolled == 0
+    assert [state for state, _ in entries(folder / "me.db").values()] == [State.STORED] * ("p" in answers)
+
+
+def test_a_person_sees_bytes_and_details_and_agrees(
+    folder: Path, coordinator: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = str(write_csv(folder / "row.csv", 1))
+    terminal = Terminal(monkeypatch, "d", "p", "y")
+    join(coordinator.url, study=ANONML.short, ledger=folder / "me.db", data=data)
+    printed = capsys.readouterr().out
+    assert not terminal.answers and "PRIVACY LABEL" in printed and ANONML.digest.hex() in printed
+    assert "Nothing was sent. 1 answer drawn" in printed and "standing  finished: all is answered" in printed
+    assert "sent      1 answer, " in printed and f"next      shoal join {coordinator.url}" in printed

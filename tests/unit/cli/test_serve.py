@@ -1,0 +1,188 @@
+"""`shoal serve`: refusals before anything is bound or stored, what it says at its first start and at later ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from certificates import make_certificates
+from shoal.cli import serve as command
+from shoal.cli.main import run
+from shoal.coordinator.connections import Server
+from shoal.coordinator.publishing import key_digest
+from shoal.coordinator.store.opening import open_store
+from shoal.crypto.roster import Identity
+from shoal.study.templates import study_text
+
+N_DATABASES = 10
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def study(protocol: str, *edits: tuple[str, str]) -> str:
+    text = study_text(protocol)
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new, 1)
+    Path(f"{protocol}.toml").write_text(text)
+    return f"{protocol}.toml"
+
+
+def roster(n: int = N_DATABASES) -> str:
+    keys = [Identity.from_seed(bytes([i] * 32)).public.hex() for i in range(n)]
+    Path("roster.toml").write_text("".join(f'[[member]]\nname = "site {i}"\nkey = "{key}"\n' for i, key in enumerate(keys)))
+    return "roster.toml"
+
+
+def serve(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
+    """What a coordinator says that is told to end as soon as it listens."""
+    show = command.Notice.show
+
+    def show_and_end(notice: command.Notice) -> None:
+        show(notice)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(command.Notice, "show", show_and_end)
+        # Only the first of these is heard by a service; the one at the end finds the notice shown.
+        handler = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        try:
+            assert run(["serve", "--port", "0", *arguments]) == 0
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    return json.loads(printed.out) if "--json" in arguments else printed.out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The code of an error that leaves nothing behind."""
+    before = set(Path().iterdir())
+    assert run(["serve", "--port", "0", *arguments]) > 0
+    printed = capsys.readouterr()
+    assert printed.out == "" and "Traceback" not in printed.err
+    assert set(Path().iterdir()) == before
+    return printed.err.split()[0]
+
+
+def test_says_the_analysts_key_once_and_keeps_its_digest(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = study("anonml")
+    first = serve(capsys, monkeypatch, path, "--json")
+    second = serve(capsys, monkeypatch, path, "--json")
+    key = first["analyst_key"]
+    assert "analyst_key" not in second
+    with open_store("sqlite:coordinator.db") as store:
+        assert [hosted.digest for hosted in store.studies()] == [first["studies"][0]["digest"]]
+    assert key.replace("-", "").encode() not in (content := Path("coordinator.db").read_bytes()) and key_digest(key) in content
+    assert key.encode() not in content
+    assert (first["studies"][0]["is_new"], second["studies"][0]["is_new"]) == (True, False)
+    assert first["address"].startswith("http://127.0.0.1:") and not first["address"].endswith(":0")
+    assert {path.name for path in Path().iterdir()} == {"anonml.toml", "coordinator.db"}
+
+
+def test_speaks_to_people(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = serve(capsys, monkeypatch, study("anonml"), study("ddml"), "--invite", "2")
+    assert printed.count("invitation  ") == 4 and "shown this once" in printed
+    assert "epsilon 2.0" in printed and "analyst's key" in printed
+    assert printed.count("join        shoal join http://127.0.0.1:") == 2 and printed.count("--invitation CODE") == 2
+    later = serve(capsys, monkeypatch)
+    assert later.count("goes on") == 3 and "invitation  " not in later and "analyst's key" not in later
+
+
+def test_an_empty_store_is_served_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "no study yet" in serve(capsys, monkeypatch)
+
+
+def test_invitations_are_for_what_begins_now(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    first = serve(capsys, monkeypatch, study("anonml"), "--invite", "3", "--json")
+    ((digest, codes),) = first["invitations"].items()
+    assert digest == first["studies"][0]["digest"] and len(set(codes)) == 3
+    second = serve(capsys, monkeypatch, study("anonml"), study("ddml"), "--invite", "1", "--json")
+    assert [one["status"] for one in second["studies"]] == ["open", "open"] and list(second["invitations"]) == [
+        second["studies"][1]["digest"]
+    ]
+    with open_store("sqlite:coordinator.db") as store:
+        assert all(hosted.by_invitation for hosted in store.studies())
+
+
+def test_a_roster_a_patience_and_queries(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = study("sdq")
+    with Path(path).open("a") as file:
+        file.write('[queries]\nfeatures = ["ward"]\nn_queries = 2\nepsilon_release = 1.0\n')
+    Path("queries.toml").write_text('[[query]]\nkind = "histogram"\nfeatures = ["ward"]\n')
+    told = serve(
+        capsys, monkeypatch, path, "--roster", roster(), "--patience", "2.5", "--queries", "queries.toml", "--invite", "4", "--json"
+    )
+    with open_store("sqlite:coordinator.db") as store:
+        (hosted,) = store.studies()
+    assert (hosted.patience, hosted.by_invitation, told["invitations"]) == (2500, False, {})
+    assert hosted.queries and "key" not in told
+
+
+def test_what_cannot_be_served_is_refused_before_anything_happens(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, study("sdq")) == "HOST-003"
+    crowd = (('trust = "local"', 'trust = "shuffled"'), ("[privacy]", "[privacy]\ndelta = 1e-6"))
+    assert refused(capsys, study("anonml", *crowd, ("[participation]", "[participation]\nhonest_share = 0.9"))) == "HOST-003"
+    assert refused(capsys, "none.toml") == "SPEC-001"
+    assert refused(capsys, study("sdq"), "--roster", roster(3)) == "MANIFEST-002"
+    assert refused(capsys, study("ddml"), "--roster", roster()) == "SERVE-004"
+    assert refused(capsys, study("ddml"), "--roster", "none.toml") == "SERVE-004"
+    assert refused(capsys, study("ddml"), "--queries", "roster.toml") == "SDQ-002"
+
+
+def test_other_machines_are_not_let_in_without_tls(capsys: pytest.CaptureFixture[str], home: Path) -> None:
+    made = make_certificates(home)
+    path = study("anonml")
+    assert refused(capsys, path, "--host", "0.0.0.0") == "SERVE-001"
+    assert refused(capsys, path, "--host", "0.0.0.0", "--tls-cert", str(made.certificate)) == "SERVE-002"
+    assert refused(capsys, path, "--tls-cert", str(made.ca), "--tls-key", str(made.key)) == "SERVE-002"
+    assert refused(capsys, path, "--host", "203.0.113.9", "--without-tls") == "SERVE-001"
+
+
+def test_without_tls_by_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "http://0.0.0.0:" in serve(capsys, monkeypatch, study("anonml"), "--host", "0.0.0.0", "--without-tls")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--workers", "0"],
+        ["--port", "70000"],
+        ["--invite", "-1"],
+        ["--patience", "0"],
+        ["--patience", "nan"],
+        ["--workers", "2", "--models", "memory:"],
+        ["--store", "oracle:x"],
+        ["--models", "etcd://x"],
+    ],
+)
+def test_options_that_make_no_sense(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    before = {"anonml.toml"} if options[0] != "--models" else {"anonml.toml", "coordinator.db"}
+    assert run(["serve", study("anonml"), "--port", "0", *options]) == 2
+    assert capsys.readouterr().err.startswith("USAGE-001")
+    assert {path.name for path in Path().iterdir()} == before
+
+
+def test_a_key_that_was_made_is_shown_whatever_comes_next(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    class BrokenServer(Server):
+        async def startup(self, sockets: object = None) -> None:
+            raise RuntimeError
+
+    monkeypatch.setattr("shoal.coordinator.worker.Server", BrokenServer)
+    with pytest.raises(RuntimeError):
+        run(["serve", study("anonml"), "--port", "0", "--json"])
+    assert json.loads(capsys.readouterr().out)["analyst_key"]
+
+
+def test_needs_its_extra(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert refused(capsys, study("anonml")) == "USAGE-002"

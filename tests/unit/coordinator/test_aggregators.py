@@ -1,0 +1,112 @@
+"""A manifest becomes the machine of its protocol, under the names of its roster or its seats; what cannot be served is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from coordinator_cases import HOSTED, PATIENCE, QUERIES, ROSTERED, hosted_of, manifest_of
+from shoal.coordinator.aggregators import (
+    aggregator_of,
+    check_servable,
+    has_tickets,
+    messages_of,
+    names_of,
+    needs_roster,
+    queries_of,
+    queries_to_bytes,
+    seats_of,
+)
+from shoal.errors import SpecError
+from shoal.protocols.anonml.aggregator import AnonMLAggregator
+from shoal.protocols.pfds.sharing_aggregator import SharingAggregator
+from shoal.protocols.pfds.summing_aggregator import SummingAggregator
+from shoal.protocols.pfds.tables_aggregator import TablesAggregator
+from shoal.protocols.sdq.aggregator import SDQAggregator
+from shoal.protocols.sdq.queries import Histogram
+
+KINDS = {
+    "anonml": AnonMLAggregator,
+    "anonml phases": AnonMLAggregator,
+    "anonml paper": AnonMLAggregator,
+    "sdq": SDQAggregator,
+    "sdq paper": SDQAggregator,
+    "sdq local": SDQAggregator,
+    "pfds": TablesAggregator,
+    "pfds sum": SummingAggregator,
+    "pfds paper": SharingAggregator,
+}
+SITES = tuple(f"site-{i}" for i in range(4))
+HOLDERS = tuple(f"holder-{i}" for i in range(4))
+
+
+@pytest.mark.parametrize("name", HOSTED)
+def test_each_study_has_its_machine_with_its_digest_patience_and_messages(name: str) -> None:
+    manifest = manifest_of(name)
+    aggregator = aggregator_of(manifest, hosted_of(name))
+    assert type(aggregator) is KINDS[name]
+    assert aggregator.study == manifest.digest
+    assert aggregator.messages is messages_of(manifest.study)
+    assert aggregator.patience == timedelta(milliseconds=PATIENCE)
+
+
+def test_devices_have_no_machine() -> None:
+    assert aggregator_of(manifest_of("ddml"), hosted_of("ddml")) is None
+
+
+def test_the_minimum_is_that_of_the_study() -> None:
+    people, local, summed = (aggregator_of(manifest_of(name), hosted_of(name)) for name in ("anonml", "sdq local", "sdq"))
+    assert isinstance(people, AnonMLAggregator)
+    assert isinstance(local, SDQAggregator)
+    assert isinstance(summed, SDQAggregator)
+    assert (people.minimum, local.terms.threshold, summed.terms.threshold) == (20, 4, 3)
+
+
+def test_names_are_those_of_the_roster_or_of_seats() -> None:
+    names = {name: (seats_of(manifest_of(name)), names_of(manifest_of(name))) for name in (*HOSTED, "ddml")}
+    assert names.pop("pfds") == names.pop("pfds paper") == (HOLDERS, HOLDERS)
+    assert [names.pop(name) for name in ROSTERED] == [(None, SITES)] * len(ROSTERED)
+    assert set(names.values()) == {(None, ())}
+
+
+def test_sums_and_databases_need_a_roster() -> None:
+    assert [name for name in HOSTED if needs_roster(manifest_of(name).study)] == list(ROSTERED)
+    for name in HOSTED:
+        check_servable(manifest_of(name))
+    for name in ROSTERED:
+        with pytest.raises(SpecError, match="roster") as caught:
+            check_servable(replace(manifest_of(name), roster=()))
+        assert caught.value.code == "HOST-003"
+
+
+def test_shuffled_answers_need_a_relay() -> None:
+    with pytest.raises(SpecError, match="shuffled") as caught:
+        check_servable(manifest_of("shuffled"))
+    assert caught.value.code == "HOST-003"
+
+
+def test_tickets_admit_what_is_anonymous() -> None:
+    assert [name for name in (*HOSTED, "ddml") if has_tickets(manifest_of(name).study)] == [
+        "anonml",
+        "anonml phases",
+        "anonml paper",
+        "ddml",
+    ]
+
+
+def test_free_counts_are_kept_with_the_study() -> None:
+    hosted = hosted_of("sdq")
+    aggregator = aggregator_of(manifest_of("sdq"), hosted)
+    assert isinstance(aggregator, SDQAggregator)
+    assert queries_of(hosted) == aggregator.queries == QUERIES
+    assert queries_to_bytes(()) == b""
+    assert queries_of(replace(hosted, queries=b"")) == ()
+
+
+def test_a_count_that_the_study_does_not_allow_is_refused() -> None:
+    asked = queries_to_bytes((Histogram(features=("age",)),))
+    with pytest.raises(SpecError) as caught:
+        aggregator_of(manifest_of("sdq"), hosted_of("sdq", queries=asked))
+    assert caught.value.code == "SDQ-002"

@@ -1,0 +1,161 @@
+"""Connections of the slow, the silent and the endless come to an end, and errors tell nothing of what was sent."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import uvloop
+
+from certificates import make_certificates
+from shoal.coordinator import connections
+from shoal.coordinator.connections import BoundedProtocol, Server, plain_errors
+from shoal.coordinator.listening import listen, tls_context, url_of
+
+REQUEST = b"POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n"
+
+
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    body, more = b"", True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        body, more = body + message["body"], message["more_body"]
+    if scope["path"] == "/broken":
+        raise ValueError("what a participant sent")
+    large = b"x" * (1 << 24 if scope["path"] == "/large" else 0)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body + large))]})
+    await send({"type": "http.response.body", "body": body + large})
+
+
+@contextmanager
+def serving(tls: ssl.SSLContext | None = None) -> Iterator[tuple[Server, str]]:
+    """A service of its own thread; it ends when the caller is done."""
+    listener, ready = listen("127.0.0.1", 0), threading.Event()
+    server = Server(echo, tls, ready.set)
+    url = url_of("127.0.0.1", listener, has_tls=tls is not None)
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            # Signals are for the main thread alone.
+            runner.run(server._serve([listener]))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield server, url
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def connected(url: str) -> socket.socket:
+    host, _, port = url.rpartition("/")[2].rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def received(connection: socket.socket) -> bytes:
+    """All that comes until the other side ends."""
+    said = b""
+    try:
+        while more := connection.recv(1 << 16):
+            said += more
+    except ConnectionResetError:
+        pass
+    return said
+
+
+@pytest.fixture
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "READ_SECONDS", 0.3)
+    monkeypatch.setattr(connections, "WRITE_SECONDS", 0.3)
+
+
+def test_a_certificate_and_its_key(tmp_path: Path) -> None:
+    certificates = make_certificates(tmp_path)
+    with serving(tls_context(certificates.certificate, certificates.key)) as (_, url):
+        trusting = ssl.create_default_context(cafile=str(certificates.ca))
+        assert httpx2.post(f"{url}/x", content=b"hello", verify=trusting).content == b"hello"
+
+
+def test_a_request_that_never_comes_to_its_end_is_ended(hurry: None) -> None:
+    with serving() as (_, url):
+        beginnings = (b"", b"POST /x HT", REQUEST + b"half", b"POST /x HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n4\r\nha")
+        connections = [connected(url) for _ in beginnings]
+        for connection, beginning in zip(connections, beginnings, strict=True):
+            connection.sendall(beginning)
+        answers = [received(connection) for connection in connections]
+        assert all(answer.startswith(b"HTTP/1.1 408 ") for answer in answers)
+        for connection in connections:
+            connection.close()
+
+
+def test_empty_lines_keep_no_connection(hurry: None) -> None:
+    with serving() as (_, url), connected(url) as connection:
+        connection.sendall(REQUEST + b"0123456789")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+        connection.sendall(b"\r\n")
+        assert received(connection).startswith(b"HTTP/1.1 408 ")
+
+
+def test_one_who_does_not_read_is_cut_off(hurry: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost, end = threading.Event(), BoundedProtocol.connection_lost
+    monkeypatch.setattr(BoundedProtocol, "connection_lost", lambda self, error: (end(self, error), lost.set()))
+    with serving() as (_, url), connected(url) as connection:
+        connection.sendall(b"POST /large HTTP/1.1\r\ncontent-length: 0\r\n\r\n")
+        assert lost.wait(10)
+        assert len(received(connection)) < 1 << 24
+
+
+def test_a_connection_that_is_used_is_kept(hurry: None) -> None:
+    with serving() as (server, url), connected(url) as connection:
+        for _ in range(3):
+            connection.sendall(REQUEST + b"0123456789")
+            assert connection.recv(1000).endswith(b"0123456789")
+        for later in (0.0, 1.0, 2.0):
+            connections.end_slow(server.server_state.connections, 1e9 + later)
+        connection.sendall(REQUEST + b"0123456789")
+        assert connection.recv(1000).endswith(b"0123456789")
+
+
+def test_endless_headers_and_bodies_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MAX_REQUEST_BYTES", 1 << 20)
+    trailers = b"POST /x HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n"
+    cases = ((b"GET /x HTTP/1.1\r\na: ", b"b", b"431"), (b"GET /", b"a", b"431"), (trailers, b"a: b\r\n", b"413"))
+    with serving() as (_, url):
+        for beginning, filling, status in cases:
+            with connected(url) as connection:
+                try:
+                    connection.sendall(beginning + filling * (1 << 22))
+                except (BrokenPipeError, ConnectionResetError):
+                    continue
+                assert received(connection)[:12] in (b"HTTP/1.1 " + status, b"")
+
+
+def test_an_error_inside_says_nothing_of_what_was_sent(capsys: pytest.CaptureFixture[str]) -> None:
+    with plain_errors(), serving() as (_, url):
+        assert httpx2.post(f"{url}/broken", content=b"secret").status_code == 500
+        httpx2.post(f"{url}/x", content=b"secret")
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "coordinator: Exception in ASGI application: ValueError\n")
+
+
+def test_signals_end_the_service_and_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    stopped: list[str] = []
+    server = Server(echo, None, lambda: os.kill(os.getpid(), signal.SIGTERM), lambda: stopped.append("stopped"))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(server.serve([listen("127.0.0.1", 0)]))
+    assert stopped == ["stopped"] and signal.getsignal(signal.SIGTERM) is before

@@ -1,0 +1,119 @@
+"""A coordinator makes its keys once; a study is published once, with time, seats and invitations, or is refused before that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coordinator_cases import NOW, QUERIES, manifest_of
+from shoal.coordinator.aggregators import queries_of
+from shoal.coordinator.publishing import A_DAY, draw_invitations, first_start, key_digest, patience_of, publish, ticket_digest
+from shoal.coordinator.store.base import Store
+from shoal.coordinator.store.sqlite import SqliteStore
+from shoal.entropy import SeededEntropy
+from shoal.errors import ShoalError, SpecError, UsageError
+from shoal.protocols.sdq.queries import Histogram
+
+ENTROPY = SeededEntropy(1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with SqliteStore(tmp_path / "store.db") as opened:
+        yield opened
+
+
+def test_the_analyst_s_key_is_told_once_and_kept_as_a_digest(store: Store, tmp_path: Path) -> None:
+    secrets, key = first_start(store, ENTROPY)
+    assert key is not None
+    assert len(bytes.fromhex(key.replace("-", ""))) == 32
+    assert secrets.analyst_digest == key_digest(key)
+    assert first_start(store, ENTROPY) == (secrets, None)
+    kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert secrets.analyst_digest in kept
+    assert key.encode() not in kept
+    assert bytes.fromhex(key.replace("-", "")) not in kept
+
+
+def test_a_key_is_the_same_however_it_is_typed() -> None:
+    assert key_digest("AB-cd 12\n") == key_digest("abcd12")
+    assert key_digest("abcd13") != key_digest("abcd12")
+    assert ticket_digest(b"a") != ticket_digest(b"b")
+
+
+def test_a_study_is_published_once(store: Store) -> None:
+    hosted, is_new = publish(store, manifest_of("pfds"), NOW, patience=5)
+    again = publish(store, manifest_of("pfds"), NOW + 9, patience=7)
+    assert is_new
+    assert again == (hosted, False)
+    assert (hosted.opened, hosted.patience, hosted.seats) == (NOW, 5, tuple(f"holder-{i}" for i in range(4)))
+    assert store.studies() == (hosted,)
+
+
+def test_queries_are_kept_with_the_study(store: Store) -> None:
+    hosted, _ = publish(store, manifest_of("sdq"), NOW, queries=QUERIES)
+    assert queries_of(hosted) == QUERIES
+    assert hosted.patience == A_DAY
+
+
+def test_invitations_are_kept_as_digests(store: Store) -> None:
+    codes = draw_invitations(3, ENTROPY)
+    hosted, _ = publish(store, manifest_of("anonml"), NOW, invitations=codes)
+    assert len(set(codes)) == 3
+    assert hosted.by_invitation
+    assert store.enrol(hosted.digest, b"k" * 32, None, ticket_digest(b"t"), key_digest(codes[1].upper()))
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "code"),
+    [
+        ("shuffled", {}, "HOST-003"),
+        ("sdq", {"queries": (Histogram(features=("age",)),)}, "SDQ-002"),
+        ("sdq", {"invitations": ("a code",)}, "USAGE-001"),
+        ("anonml", {"patience": 0}, "USAGE-001"),
+        ("anonml", {"patience": 400 * A_DAY}, "USAGE-001"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_and_nothing_is_stored(store: Store, name: str, how: dict[str, object], code: str) -> None:
+    with pytest.raises(ShoalError) as caught:
+        publish(store, manifest_of(name), NOW, **how)  # type: ignore[arg-type]
+    assert caught.value.code == code
+    assert store.studies() == ()
+
+
+def test_a_study_without_its_roster_is_refused(store: Store) -> None:
+    with pytest.raises(SpecError, match="roster"):
+        publish(store, replace(manifest_of("pfds sum"), roster=()), NOW)
+    with pytest.raises(UsageError, match="invitations"):
+        publish(store, manifest_of("pfds sum"), NOW, invitations=("a",))
+
+
+CLOSES = "2030-01-02T00:00:00Z"
+"""A day after `NOW`."""
+
+
+@pytest.mark.parametrize(
+    ("name", "closes", "patience"),
+    [
+        ("anonml", None, A_DAY),
+        ("anonml", CLOSES, A_DAY),
+        ("anonml phases", CLOSES, A_DAY // 13),
+        ("pfds", CLOSES, A_DAY),
+        ("pfds paper", CLOSES, A_DAY // 2),
+        ("ddml", "2030-01-05T00:00:00Z", 4 * A_DAY),
+        ("anonml", "2050-01-05T00:00:00Z", 366 * A_DAY),
+        ("sdq", "2030-01-05T00:00:00Z", A_DAY),
+    ],
+)
+def test_phases_share_the_time_until_the_study_closes(name: str, closes: str | None, patience: int) -> None:
+    assert patience_of(manifest_of(name, closes=closes), NOW) == patience
+
+
+@pytest.mark.parametrize("name", ["anonml", "sdq"])
+def test_a_study_that_has_closed_is_not_published(name: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        patience_of(manifest_of(name, closes="2029-12-31T00:00:00Z"), NOW)
+    assert caught.value.code == "HOST-003"

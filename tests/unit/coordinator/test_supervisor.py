@@ -1,0 +1,143 @@
+"""The parent of workers: it replaces those that die, gives up where all die at once, and leaves none behind. The workers here are small."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from shoal.coordinator import supervisor
+from shoal.coordinator.listening import listen
+from shoal.coordinator.settings import Settings
+from shoal.coordinator.supervisor import MOST_AT_ONCE, STEADY_SECONDS, Deaths, Supervisor
+from shoal.errors import ShoalError
+
+SECRET = "postgresql://user:a-password@host/db"
+ANSWERS = """
+import json, os, socket, sys
+told = json.loads(sys.stdin.readline())
+listener = socket.socket(fileno=told["listener"])
+while True:
+    connection, _ = listener.accept()
+    connection.sendall(json.dumps([os.getpid(), told["store"], sys.argv, dict(os.environ)]).encode())
+    connection.close()
+"""
+STUBBORN = f"import os, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n{ANSWERS}"
+IMPATIENT = STUBBORN.replace("signal.SIG_IGN", "lambda *_: os.kill(os.getppid(), signal.SIGINT)")
+"""Asked to end, it does not, and its parent is told to end a second time."""
+
+
+@pytest.fixture
+def listener() -> socket.socket:
+    return listen("127.0.0.1", 0)
+
+
+def ask(listener: socket.socket) -> str:
+    with socket.create_connection(listener.getsockname(), timeout=20) as connection, connection.makefile() as file:
+        return file.read()
+
+
+def pid_of(answer: str) -> int:
+    return int(answer[1 : answer.index(",")])
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def supervise(
+    monkeypatch: pytest.MonkeyPatch, listener: socket.socket, program: str, act: Callable[[], object], n_workers: int = 1
+) -> None:
+    """Run a supervisor of some program while another thread does something; its last act is a signal to end."""
+    monkeypatch.setattr(Supervisor, "command", (sys.executable, "-c", program))
+    failures: list[BaseException] = []
+
+    def meanwhile() -> None:
+        try:
+            act()
+        except BaseException as error:
+            failures.append(error)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=meanwhile)
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)]
+    try:
+        with listener:
+            Supervisor(n_workers, listener, Settings(SECRET)).run(thread.start)
+    finally:
+        thread.join()
+        assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)] == handlers
+    assert failures == []
+
+
+def test_waits_longer_after_each_short_life_and_gives_up_after_some() -> None:
+    deaths = Deaths()
+    pauses = [deaths.pause_after(0.5) for _ in range(MOST_AT_ONCE - 1)]
+    assert pauses == sorted(set(pauses)) and pauses[0] > 0
+    assert deaths.pause_after(STEADY_SECONDS) == 0
+    for _ in range(MOST_AT_ONCE - 1):
+        deaths.pause_after(0.5)
+    with pytest.raises(ShoalError, match="SERVE-003"):
+        deaths.pause_after(0.5)
+
+
+def test_replaces_a_worker_that_was_killed_and_ends_its_own(monkeypatch: pytest.MonkeyPatch, listener: socket.socket) -> None:
+    pids: list[int] = []
+
+    def act() -> None:
+        for _ in range(3):
+            pids.append(pid_of(ask(listener)))
+            os.kill(pids[-1], signal.SIGKILL)
+        pids.append(pid_of(ask(listener)))
+
+    supervise(monkeypatch, listener, ANSWERS, act)
+    assert len(set(pids)) == 4 and not any(map(is_alive, pids))
+
+
+def test_settings_reach_a_worker_by_its_pipe_alone(monkeypatch: pytest.MonkeyPatch, listener: socket.socket) -> None:
+    answers: list[str] = []
+
+    def act() -> None:
+        answers.append(ask(listener))
+        pid = pid_of(answers[0])
+        answers.extend(Path(f"/proc/{pid}/{name}").read_text(errors="replace") for name in ("cmdline", "environ"))
+
+    supervise(monkeypatch, listener, ANSWERS, act)
+    answer, *seen = answers
+    assert answer.count(SECRET) == 1 and len(seen) == 2 and not any("a-password" in text for text in seen)
+
+
+def test_gives_up_when_all_die_at_once(monkeypatch: pytest.MonkeyPatch, listener: socket.socket, tmp_path: Path) -> None:
+    monkeypatch.setattr(supervisor, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(Supervisor, "command", (sys.executable, "-S", "-c", f"open({str(tmp_path / 'starts')!r}, 'a').write('x')"))
+    with listener, pytest.raises(ShoalError, match="SERVE-003"):
+        Supervisor(1, listener, Settings(SECRET)).run()
+    assert (tmp_path / "starts").read_text() == "x" * MOST_AT_ONCE
+
+
+@pytest.mark.parametrize(("program", "seconds"), [(STUBBORN, 0.2), (IMPATIENT, 600.0)])
+def test_kills_a_worker_that_does_not_end(monkeypatch: pytest.MonkeyPatch, listener: socket.socket, program: str, seconds: float) -> None:
+    monkeypatch.setattr(supervisor, "GRACE_SECONDS", seconds)
+    pids: list[int] = []
+    supervise(monkeypatch, listener, program, lambda: pids.append(pid_of(ask(listener))))
+    assert pids and not any(map(is_alive, pids))
+
+
+def test_several_workers_share_the_socket(monkeypatch: pytest.MonkeyPatch, listener: socket.socket) -> None:
+    pids: list[int] = []
+
+    def act() -> None:
+        pids.extend(pid_of(ask(listener)) for _ in range(2))
+
+    supervise(monkeypatch, listener, ANSWERS.replace("connection.close()", "connection.close(); sys.stdin.read()"), act, n_workers=2)
+    assert len(set(pids)) == 2 and not any(map(is_alive, pids))

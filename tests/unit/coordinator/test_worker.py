@@ -1,0 +1,116 @@
+"""One worker in this process: it answers, and it ends by a signal or when its parent has gone, with its store in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from certificates import make_certificates
+from shoal.coordinator import connections, worker
+from shoal.coordinator.listening import listen, url_of
+from shoal.coordinator.publishing import publish
+from shoal.coordinator.settings import Settings
+from shoal.coordinator.store.opening import open_store
+from shoal.coordinator.worker import run
+from shoal.errors import StoreError, UsageError
+from shoal.study.load import parse
+from shoal.study.manifest import Manifest
+from shoal.study.templates import study_text
+from shoal.transport.routes import study_route
+
+
+def test_answers_until_its_parent_has_gone(tmp_path: Path) -> None:
+    parent, held = os.pipe()
+    listener = listen("127.0.0.1", 0)
+    url = url_of("127.0.0.1", listener, has_tls=False)
+    answers: list[int] = []
+
+    def ask() -> None:
+        try:
+            answers.extend(httpx2.get(f"{url}/{path}", timeout=20).status_code for path in ("healthz", "readyz", "nothing"))
+        finally:
+            os.close(held)
+
+    thread = threading.Thread(target=ask)
+    run(Settings(f"sqlite:{tmp_path}/store.db"), listener, thread.start, parent)
+    thread.join()
+    os.close(parent)
+    assert answers == [200, 200, 404]
+    assert [path.name for path in tmp_path.iterdir()] == ["store.db"]
+
+
+def test_a_signal_ends_it_and_files_are_left_in_order(tmp_path: Path) -> None:
+    listener = listen("127.0.0.1", 0)
+    run(Settings(f"sqlite:{tmp_path}/store.db", "memory:"), listener, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert [path.name for path in tmp_path.iterdir()] == ["store.db"]
+
+
+@pytest.mark.parametrize("path", ["{study}/submissions", "{study}/messages", "{devices}/update"])
+def test_a_body_that_trickles_is_given_up(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(connections, "READ_SECONDS", 0.1)
+    digests = []
+    with open_store(f"sqlite:{tmp_path}/store.db") as store:
+        for protocol in ("anonml", "ddml"):
+            hosted, _ = publish(store, Manifest(parse(study_text(protocol))), 1_800_000_000_000)
+            digests.append(study_route(hosted.digest))
+    route = path.format(study=digests[0], devices=digests[1])
+    parent, held = os.pipe()
+    listener = listen("127.0.0.1", 0)
+    answers: list[bytes] = []
+
+    def ask() -> None:
+        try:
+            with socket.create_connection(listener.getsockname(), timeout=20) as connection:
+                head = f"POST {route} HTTP/1.1\r\nhost: a\r\ncontent-type: application/cbor\r\ncontent-length: 24\r\n\r\n"
+                connection.sendall(head.encode() + b"half")
+                answers.append(connection.recv(12))
+        finally:
+            os.close(held)
+
+    thread = threading.Thread(target=ask)
+    run(Settings(f"sqlite:{tmp_path}/store.db"), listener, thread.start, parent)
+    thread.join()
+    os.close(parent)
+    assert answers == [b"HTTP/1.1 408"] and capsys.readouterr().err == ""
+
+
+def test_a_store_that_cannot_be_used_is_a_sentence(tmp_path: Path) -> None:
+    with listen("127.0.0.1", 0) as listener, pytest.raises(StoreError):
+        run(Settings(f"sqlite:{tmp_path}/no/such/folder/store.db"), listener)
+
+
+def test_tls_that_has_gone_bad_is_a_sentence(tmp_path: Path) -> None:
+    made = make_certificates(tmp_path)
+    with listen("127.0.0.1", 0) as listener, pytest.raises(UsageError, match="SERVE-002"):
+        run(Settings(f"sqlite:{tmp_path}/store.db", None, str(made.ca), str(made.key)), listener)
+
+
+def test_reads_its_settings_and_not_a_byte_more() -> None:
+    source, sink = os.pipe()
+    os.write(sink, b'{"store": "x"}\nrest')
+    os.close(sink)
+    assert worker._first_line(source) == b'{"store": "x"}\n' and os.read(source, 10) == b"rest"
+    assert worker._first_line(source) == b""
+    os.close(source)
+
+
+def test_as_a_process_it_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    listener = listen("127.0.0.1", 0)
+    line = Settings(f"sqlite:{tmp_path}/no/such/folder/store.db").to_line(listener.detach())
+    try:
+        monkeypatch.setattr(worker, "_first_line", lambda source: line)
+        assert worker.main() == 1
+        assert capsys.readouterr().err.startswith("STORE-001  ")
+        monkeypatch.setattr(worker, "_first_line", lambda source: b"")
+        assert worker.main() == 0
+    finally:
+        signal.signal(signal.SIGINT, handler)
