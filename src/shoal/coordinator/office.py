@@ -177,7 +177,8 @@ class Office:
         invitation = key_digest(form.invitation) if served.hosted.by_invitation and form.invitation is not None else None
         if served.hosted.by_invitation and invitation is None:
             raise RemoteProtocolError("ENROL-001", "This study is by invitation.", fix="Give the code that you were sent.")
-        ticket, answers = None, ()
+        ticket: bytes | None = None
+        answers: tuple[int, ...] = ()
         if has_tickets(served.manifest.study):
             if form.ticket is None:
                 raise RemoteProtocolError("MSG-005", "Who enrols in this study gives a ticket, and this one did not.")

@@ -22,6 +22,8 @@ from shoal.privacy.records import LimitSet, Opened, Record, Row
 _BUSY_SECONDS = 30.0
 _SETTINGS = ("trusted_schema = OFF", "cell_size_check = ON", "synchronous = EXTRA", "fullfsync = ON", "secure_delete = ON")
 _LOWEST = -(1 << 63)
+_SCRIPTS = ("ledger.sql", "journal.sql")
+"""What made each version of the one before it, the first of nothing."""
 
 
 class _Form(NamedTuple):
@@ -57,7 +59,7 @@ def create(path: Path, clock: Clock) -> None:
     os.close(handle)
     try:
         with closing(connect(Path(name))) as db:
-            db.executescript(f"BEGIN; {_schema()} INSERT INTO head VALUES (0, x''); COMMIT;")
+            db.executescript(f"BEGIN; {_schema(0)} INSERT INTO head VALUES (0, x''); COMMIT;")
             db.execute("BEGIN IMMEDIATE")
             books = Books()
             records: list[Record] = [Opened(clock.now()), *(LimitSet(clock.now(), limit) for limit in DEFAULT_LIMITS)]
@@ -99,9 +101,16 @@ def fold(db: sqlite3.Connection, books: Books, path: Path) -> None:
         raise altered(path, f"its records do not end where they should, at record {books.head.seq}")
 
 
+def upgrade(db: sqlite3.Connection) -> None:
+    """Bring a whole ledger of an earlier version up to the present one, in one transaction. Anything else is left for `check_form`."""
+    form = _form(db)
+    if form.version < len(_SCRIPTS) and form == _expected_form(form.version):
+        db.executescript(f"BEGIN IMMEDIATE; {_schema(form.version)} COMMIT;")
+
+
 def check_form(db: sqlite3.Connection, path: Path) -> None:
     """Refuse a database that is not a ledger, is of a newer version, or is damaged below the level of records."""
-    form, expected = _form(db), _expected_form()
+    form, expected = _form(db), _expected_form(len(_SCRIPTS))
     if form.application_id != expected.application_id:
         raise _not_a_ledger(path)
     if form.version > expected.version:
@@ -209,15 +218,16 @@ def _form(db: sqlite3.Connection) -> _Form:
 
 
 @cache
-def _expected_form() -> _Form:
+def _expected_form(version: int) -> _Form:
     with closing(sqlite3.connect(":memory:")) as db:
-        db.executescript(_schema())
+        db.executescript(_schema(0, version))
         return _form(db)
 
 
 @cache
-def _schema() -> str:
-    return files("shoal.participant").joinpath("ledger.sql").read_text("utf-8")
+def _schema(after: int, upto: int = len(_SCRIPTS)) -> str:
+    """What makes the later of two versions of the earlier one; version 0 is an empty database."""
+    return "".join(files("shoal.participant").joinpath(name).read_text("utf-8") for name in _SCRIPTS[after:upto])
 
 
 def _sync(folder: Path) -> None:

@@ -25,7 +25,7 @@ from typing import Self
 
 from shoal.clock import Clock
 from shoal.errors import IntegrityError, LocalProtocolError, StoreError, UsageError
-from shoal.participant.ledger_db import altered, append, check_form, connect, create, fold, identity, in_sentences, is_there
+from shoal.participant.ledger_db import altered, append, check_form, connect, create, fold, identity, in_sentences, is_there, upgrade
 from shoal.privacy.events import Event
 from shoal.privacy.ledger import SPENT, Books, Entry, Total
 from shoal.privacy.limits import Limit, Usage
@@ -102,6 +102,7 @@ class LedgerFile:
             self._db = connect(self.path)
         try:
             with in_sentences(self.path):
+                upgrade(self._db)
                 check_form(self._db, self.path)
             self.head()
         except BaseException:

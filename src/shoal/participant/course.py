@@ -1,0 +1,378 @@
+"""One participant in one study: a driver by the contract of `shoal.protocols.base`, whose every promise must hold here.
+
+One task takes inputs one after another: each is handled to its end, then state, letter taken, letters to send, alarms and joint
+computations are saved in one transaction, and only then does anything else happen. Beside it one task sends what is in the outbox, in
+order, each letter until it is acknowledged, and one listens: it acknowledges what it was given by asking for what comes after. Both
+give what they learn to the first. What goes down starts again from what was saved.
+
+A file that cannot be written ends the run by its error, and is no fault of the study: the input is as if it had not come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from shoal.clock import Clock
+from shoal.entropy import Entropy
+from shoal.errors import LocalProtocolError, StoreError, TransportError
+from shoal.messages.codec import dump, load
+from shoal.participant.client import Client, RefusedError
+from shoal.participant.journal import Joined, Journal, Standing, Step
+from shoal.participant.wires import Wire
+from shoal.protocols.base import (
+    AGGREGATOR,
+    Abort,
+    Account,
+    Broken,
+    Compute,
+    Computed,
+    Computer,
+    Feed,
+    Finish,
+    Handled,
+    Host,
+    Input,
+    Outbound,
+    Outcome,
+    Peer,
+    Refused,
+    Sent,
+    Started,
+    Tick,
+    WakeAt,
+)
+from shoal.protocols.joint.computing import interrupted
+from shoal.transport.forms import Status
+
+Tell = Callable[[str], None]
+"""Is told, in a few words, what goes on."""
+
+LONGEST_LOOK = 30.0
+"""Seconds after which the clock is looked at again while an alarm is set: it may have been put forward or back meanwhile."""
+
+_ENDED: tuple[Standing, ...] = ("finished", "over", "aborted")
+_OURS = ("AUTH-", "ENROL-", "HOST-001")
+"""Refusals that speak of the participant or its address, and not of what it sent: another letter would fare no better."""
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How it ended.
+
+    Parameters
+    ----------
+    standing
+        ``finished``: all was answered. ``over``: the study ended without asking for all. ``aborted``: the peer gave up.
+    state
+        The peer's last state.
+    result
+        What the peer has finished with, in the run in which it did.
+    reason
+        Why it gave up.
+    """
+
+    standing: Standing
+    state: Any
+    result: object = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Letter:
+    """A letter came."""
+
+    number: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """A message came back for a letter that was sent."""
+
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Delivered:
+    """A letter was acknowledged, or is not wanted."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Rung:
+    """Moments that were asked for have come."""
+
+    alarms: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Over:
+    """The study has ended, and nothing more is to come."""
+
+    status: Status
+
+
+_Heard = Input | _Letter | _Reply | _Rung
+_Given = _Heard | _Delivered | _Over | Abort | BaseException
+
+
+class Course:
+    """From what was saved to the end, or to a fault.
+
+    Parameters
+    ----------
+    journal, joined, peer, account
+        The participant's journal, what it is in the study, its machine, and its ledger opened for the study.
+    wire, client
+        What carries letters, and what waits between two tries.
+    clock, entropy, computer, tell
+        As `shoal.participant.runner.run` takes them.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        joined: Joined,
+        peer: Peer[Any],
+        account: Account,
+        wire: Wire,
+        client: Client,
+        clock: Clock,
+        entropy: Entropy,
+        computer: Computer | None,
+        tell: Tell,
+    ) -> None:
+        saved = journal.load(joined.study)
+        state = peer.initial() if saved.state is None else load(saved.state, type(peer.initial()))
+        self.journal, self.study, self.wire, self.client, self.clock = journal, joined.study, wire, client, clock
+        self.computer, self.tell = computer, tell
+        self.host = Host(joined.name or "participant", peer, account, (), entropy, state)
+        self.cursor, self.outbox, self.alarms, self.tasks = saved.cursor, dict(saved.letters), set(saved.alarms), set(saved.tasks)
+        self.standing, self.reason = joined.standing, joined.reason
+        self.result: object = None
+        self.is_new = saved.state is None
+        self.inputs: asyncio.Queue[_Given] = asyncio.Queue()
+        self.posted = asyncio.Event()
+        self.timer: asyncio.TimerHandle | None = None
+
+    async def run(self) -> Finished:
+        """Take inputs until there is nothing left to do."""
+        for given in [Started()] if self.is_new else map(interrupted, sorted(self.tasks)):
+            self.inputs.put_nowait(given)
+        self.posted.set()
+        self._look_at_clock()
+        tasks = [asyncio.create_task(self._guarded(self._send))]
+        if self.wire.listens and self.standing == "agreed":
+            tasks.append(asyncio.create_task(self._guarded(self._listen)))
+        try:
+            while not self._is_done():
+                await self._take(await self.inputs.get())
+                self.inputs.task_done()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self.timer is not None:
+                self.timer.cancel()
+            if self.computer is not None:
+                self.computer.end(self.host.name)
+        return Finished(self.standing, self.host.state, self.result, self.reason)
+
+    def _is_done(self) -> bool:
+        return self.standing == "aborted" or (self.standing in _ENDED and not self.outbox and not self.tasks)
+
+    async def _take(self, given: _Given) -> None:
+        """Take one input, and all that joint computations have to say after it."""
+        match given:
+            case BaseException():
+                raise given
+            case _Delivered(number):
+                self._delivered(number)
+            case Abort():
+                self._done(None, Handled(self.host.state, (given,)))
+            case _Over(status):
+                if self.standing == "agreed":
+                    self.tell(f"the study is {status}")
+                    self.journal.stand(self.study, "over")
+                    self.standing = "over"
+                self.tasks.clear()
+            case _:
+                self._handle(given)
+                await self._compute()
+
+    async def _compute(self) -> None:
+        """Take what joint computations have to say, until each of them waits to be fed or is over."""
+        while self.tasks and self.computer is not None:
+            told = await asyncio.to_thread(self.computer.collect)
+            for _, progress in told:
+                if self.tasks:
+                    self._handle(progress)
+            if not told:
+                break
+
+    def _handle(self, given: _Heard) -> None:
+        """Give the peer an input."""
+        outcome, now = Outcome(), self.clock.now()
+        handled = self.host.handle(self._as_input(given, now), now, outcome)
+        for failed in outcome.failed:
+            if isinstance(failed.error, StoreError):
+                raise failed.error
+        for rejected in outcome.rejected:
+            self.tell(f"the coordinator sent what cannot be used ({rejected.error.code}): {rejected.error.what}")
+        self._done(given, handled)
+
+    def _done(self, given: _Heard | None, handled: Handled) -> None:
+        """Save what came of an input, and only then set out to do it."""
+        step = self._step(given, handled)
+        numbers = self.journal.save(self.study, step)
+        self.host.accept(handled)
+        self._saved(step, numbers, handled)
+
+    def _as_input(self, given: _Heard, now: datetime) -> Input | Sent:
+        match given:
+            case _Letter(payload=payload) | _Reply(payload):
+                return Sent(now, AGGREGATOR, self.host.name, payload)
+            case _Rung():
+                return Tick()
+            case _:
+                return given
+
+    def _step(self, given: _Heard | None, handled: Handled) -> Step:
+        work = handled.work
+        abort = next((item for item in work if isinstance(item, Abort)), None)
+        is_finished = any(isinstance(item, Finish) for item in work) and self.standing == "agreed"
+        return Step(
+            dump(handled.state),
+            cursor=given.number if isinstance(given, _Letter) else None,
+            letters=tuple(item for item in work if isinstance(item, Outbound)),
+            dropped=given.question if isinstance(given, Refused) else None,
+            alarms=tuple(-(-(item.when - _EPOCH) // _MILLISECOND) for item in work if isinstance(item, WakeAt)),
+            rung=given.alarms if isinstance(given, _Rung) else (),
+            begun=tuple(item.task for item in work if isinstance(item, Compute)),
+            over=(given.task,) if isinstance(given, Computed | Broken) else (),
+            standing="aborted" if abort else "finished" if is_finished else None,
+            reason=str(abort.error) if abort else None,
+        )
+
+    def _saved(self, step: Step, numbers: tuple[int, ...], handled: Handled) -> None:
+        """What was saved is known here too, and is done."""
+        self.cursor = max(self.cursor, step.cursor or 0)
+        self.outbox = {number: letter for number, letter in self.outbox.items() if step.dropped is None or letter.question != step.dropped}
+        self.outbox.update(zip(numbers, step.letters, strict=True))
+        self.alarms = (self.alarms - set(step.rung)) | set(step.alarms)
+        self.tasks = (self.tasks - set(step.over)) | set(step.begun)
+        self.standing, self.reason = step.standing or self.standing, step.reason or self.reason
+        self.posted.set()
+        self._look_at_clock()
+        for item in handled.work:
+            match item:
+                case Compute():
+                    self._computing().begin(self.host.name, item)
+                case Feed():
+                    self._computing().feed(self.host.name, item)
+                case Finish(result):
+                    self.result = result
+                    self.tell("all is answered")
+                case Abort(error):
+                    self.outbox.clear()
+                    self.alarms.clear()
+                    self.tasks.clear()
+                    self.tell(f"given up: {error.what}")
+
+    def _computing(self) -> Computer:
+        if self.computer is None:
+            raise LocalProtocolError("PROTO-001", "A study asks for a joint computation, and there is nothing here that computes.")
+        return self.computer
+
+    def _delivered(self, number: int) -> None:
+        letter = self.outbox.pop(number, None)
+        if letter is not None:
+            # The ledger first: a letter that is struck from the outbox is not looked for any more.
+            self.host.acknowledged(letter.question)
+            self.journal.delivered(self.study, number)
+
+    def _look_at_clock(self) -> None:
+        """Ring alarms that are due, or look again when the next one may be."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        now = (self.clock.now() - _EPOCH) // _MILLISECOND
+        due = tuple(sorted(alarm for alarm in self.alarms if alarm <= now))
+        if due:
+            self.inputs.put_nowait(_Rung(due))
+        elif self.alarms:
+            wait = min((min(self.alarms) - now) / 1000, LONGEST_LOOK)
+            self.timer = asyncio.get_running_loop().call_later(wait, self._look_at_clock)
+
+    async def _guarded(self, act: Callable[[], Any]) -> None:
+        """Have what goes wrong in a task beside the first one end the run."""
+        try:
+            await act()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self.inputs.put_nowait(error)
+
+    async def _listen(self) -> None:
+        """Take letters as they come, until the study has ended and has nothing more to say."""
+        n_silent = 0
+        while n_silent < 2:
+            heard = await self._insist(partial(self.wire.listen, self.cursor))
+            for letter in heard.letters:
+                if letter.number > self.cursor:
+                    self.inputs.put_nowait(_Letter(letter.number, letter.payload))
+            # By asking for more, what was heard is acknowledged: it has to be saved before.
+            await self.inputs.join()
+            # The last letters and the end are written together, but may be read one after the other.
+            n_silent = n_silent + 1 if heard.status != "open" and not heard.letters else 0
+        self.inputs.put_nowait(_Over(heard.status))
+
+    async def _send(self) -> None:
+        """Send what is in the outbox, in order, each letter until it is acknowledged or refused for good."""
+        while True:
+            await self.inputs.join()
+            if not self.outbox:
+                self.posted.clear()
+                await self.posted.wait()
+                continue
+            number, letter = next(iter(self.outbox.items()))
+            outcome = Outcome()
+            match self.host.send(letter, self.clock.now(), outcome):
+                case Sent(payload=payload):
+                    await self._deliver(number, letter, payload)
+                case Refused() as refused:
+                    self.inputs.put_nowait(refused)
+                case Abort(error) as ending:
+                    # A file that cannot be written today may be tomorrow.
+                    self.inputs.put_nowait(error if isinstance(error, StoreError) else ending)
+
+    async def _deliver(self, number: int, letter: Outbound, payload: bytes) -> None:
+        try:
+            reply = await self._insist(partial(self.wire.deliver, payload, letter.question))
+            if reply is not None:
+                self.inputs.put_nowait(_Reply(reply))
+            if letter.question is not None:
+                self.tell(f"{letter.question} is delivered")
+        except RefusedError as error:
+            is_answer, is_over = letter.question is not None, error.status == 410
+            if not is_over and (error.code.startswith(_OURS) or not (is_answer or self.wire.listens)):
+                raise
+            self.tell(f"not taken ({error.code}): {error.what}")
+            if is_over and not self.wire.listens:
+                self.inputs.put_nowait(_Over("closed"))
+        self.inputs.put_nowait(_Delivered(number))
+
+    async def _insist(self, ask: Callable[[], Any]) -> Any:
+        return await self.client.insist(ask, partial(waits, self.tell))
+
+
+def waits(tell: Tell, error: TransportError) -> None:
+    """Say that the coordinator is asked again."""
+    tell(f"trying again ({error.code}): {error.what}")

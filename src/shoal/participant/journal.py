@@ -1,0 +1,320 @@
+"""The participant's journal: what it agreed to, and how far it has come, in the same SQLite file as its ledger.
+
+What came of an input is saved in one transaction: the peer's state, the letter that was taken, the letters to send, wake-up times and
+joint computations. Only then is the letter acknowledged and anything sent. An answer's bytes are not here, but in the ledger.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import sqlite3
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import astuple, dataclass, field, fields, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from shoal.clock import Clock
+from shoal.errors import ConsentError, RemoteProtocolError, StoreError
+from shoal.names import shown
+from shoal.participant.ledger_db import check_form, connect, create, identity, in_sentences, is_there, upgrade
+from shoal.protocols.effects import AGGREGATOR
+from shoal.protocols.settle import Outbound
+
+Role = Literal["sharer", "reader"]
+"""Whether a participant answers; a reader of a PFDS study takes what others share, and asks for nothing."""
+
+Standing = Literal["previewed", "agreed", "finished", "over", "aborted", "left"]
+"""Of a study: looked at; agreed to; answered to the end; ended without needing more; given up; left or agreed to anew in another form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A study as the participant has met it.
+
+    Parameters
+    ----------
+    study, url, key, manifest
+        The digest in hexadecimal, where it is served, the coordinator's key, and the manifest's bytes.
+    recipient
+        Where it was served first: what the ledger calls its recipient.
+    title, source, role
+        What it is called, which data it is about, and what the participant does in it.
+    ticket
+        Random bytes that stand for the participant where it answers anonymously.
+    invitation, name, position
+        The code that it was invited with; the name and the place that it has by enrolment.
+    standing, reason
+        How it stands, and why it was given up.
+    """
+
+    study: str
+    url: str
+    recipient: str
+    key: bytes
+    manifest: bytes = field(repr=False)
+    title: str
+    source: str
+    role: Role = "sharer"
+    ticket: bytes = field(default=b"", repr=False)
+    invitation: str | None = field(default=None, repr=False)
+    name: str | None = None
+    position: int | None = None
+    standing: Standing = "previewed"
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Where a peer stands: what is left to be sent by number, in order, and all that has to be taken up after a restart."""
+
+    state: bytes | None = None
+    cursor: int = 0
+    letters: tuple[tuple[int, Outbound], ...] = ()
+    alarms: tuple[int, ...] = ()
+    tasks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What came of an input, to be saved together.
+
+    Parameters
+    ----------
+    state
+        The peer's state after it.
+    cursor
+        The number of the letter that it was; None for another input.
+    letters, dropped
+        What is to be sent; and a question whose letters may not leave any more.
+    alarms, rung
+        Times to wake at, and times that have passed: milliseconds.
+    begun, over
+        Joint computations.
+    standing, reason
+        How the study stands now, where that has changed. Of one that is given up, all that was to be done is dropped.
+    """
+
+    state: bytes = field(repr=False)
+    cursor: int | None = None
+    letters: tuple[Outbound, ...] = ()
+    dropped: str | None = None
+    alarms: tuple[int, ...] = ()
+    rung: tuple[int, ...] = ()
+    begun: tuple[str, ...] = ()
+    over: tuple[str, ...] = ()
+    standing: Standing | None = None
+    reason: str | None = None
+
+
+_ANOTHER_KEY = "Ask its analyst, by another way than this one, whether the key was changed; if so, take part under another address."
+_COLUMNS = tuple(one.name for one in fields(Joined))
+_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM studies"
+_INSERT = f"INSERT OR REPLACE INTO studies ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+
+
+class Journal:
+    """The journal in the file of a ledger, created where there is none.
+
+    Parameters
+    ----------
+    path, clock
+        As `LedgerFile` takes them.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from shoal.clock import ManualClock
+    >>> with tempfile.TemporaryDirectory() as folder, Journal(Path(folder) / "ledger.db", ManualClock()) as journal:
+    ...     journal.studies(), journal.load("d1").letters
+    ((), ())
+    """
+
+    def __init__(self, path: Path | str, clock: Clock) -> None:
+        self.path = Path(path).absolute()
+        with in_sentences(self.path):
+            if not is_there(self.path):
+                create(self.path, clock)
+            identity(self.path)
+            self._db = connect(self.path)
+        try:
+            with in_sentences(self.path):
+                upgrade(self._db)
+                check_form(self._db, self.path)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; nothing is lost if this never happens."""
+        self._db.close()
+
+    @contextmanager
+    def hold(self, study: str) -> Iterator[None]:
+        """Be the only one, among all processes and in this one, that takes part in a study with this journal; for as long as it lives."""
+        with in_sentences(self.path):
+            file = self.path.with_name(f"{self.path.name}-{study[:16]}.lock").open("wb")
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                what = f"Another process takes part in the study {study[:12]} with the ledger {self.path}."
+                raise StoreError("LEDGER-003", what, fix="Let it go on, or end it first.") from None
+            yield
+
+    def seed(self) -> bytes | None:
+        """The participant's secret; None where there is none yet."""
+        found = self._rows("SELECT seed FROM identity")
+        return found[0][0] if found else None
+
+    def keep_seed(self, offered: bytes) -> bytes:
+        """The participant's secret: what is there, or else what is offered, which is then kept for ever."""
+        with self._change() as db:
+            db.execute("INSERT OR IGNORE INTO identity VALUES (1, ?)", (offered,))
+            (seed,) = db.execute("SELECT seed FROM identity").fetchone()
+            return bytes(seed)
+
+    def pinned(self, url: str) -> bytes | None:
+        """The key under which the coordinator at an address was met first."""
+        found = self._rows("SELECT key FROM coordinators WHERE url = ?", url)
+        return bytes(found[0][0]) if found else None
+
+    def studies(self) -> tuple[Joined, ...]:
+        """All that were met."""
+        return tuple(Joined(*row) for row in self._rows(f"{_SELECT} ORDER BY rowid"))
+
+    def study(self, study: str) -> Joined | None:
+        """One of them."""
+        found = self._rows(f"{_SELECT} WHERE study = ?", study)
+        return Joined(*found[0]) if found else None
+
+    def enter(self, joined: Joined, *, is_reviewed: bool = False) -> Joined:
+        """Write down a study that the participant looks at or agrees to; what is known of it already stays.
+
+        Parameters
+        ----------
+        joined
+            The study. Under ``agreed`` it may be one that was looked at before, or left.
+        is_reviewed
+            Whether the participant has read it again, after another form of it was agreed to.
+
+        Raises
+        ------
+        RemoteProtocolError
+            ``AUTH-004``: the coordinator has another key than when it was met first.
+        ConsentError
+            ``CONSENT-001``: the same study was met at another coordinator; or another form of it was agreed to here.
+        """
+        pinned, known = self.pinned(joined.url), self.study(joined.study)
+        if pinned not in (None, joined.key):
+            raise RemoteProtocolError("AUTH-004", f"The coordinator at {shown(joined.url)} has another key than before.", fix=_ANOTHER_KEY)
+        if known is not None and known.key != joined.key:
+            raise ConsentError(
+                "CONSENT-001",
+                f"The study {shown(joined.title)} was met at {shown(known.url)}, by another coordinator than that of {shown(joined.url)}.",
+                why="An answer goes to one coordinator, once.",
+                fix=f"Go on with the first: shoal join {shown(known.url)}",
+            )
+        others = [one for one in self.studies() if (one.url, one.title, one.standing) == (joined.url, joined.title, "agreed")]
+        changed = [one for one in others if one.study != joined.study]
+        if changed and not is_reviewed:
+            raise ConsentError(
+                "CONSENT-001",
+                f"The study {shown(joined.title)} changed since you agreed: digest {changed[0].study[:12]} became {joined.study[:12]}.",
+                why="What you agreed to is the study with the first digest.",
+                fix="Read it again: shoal join --review",
+            )
+        if known is not None:
+            is_new = joined.standing == "agreed" and known.standing in ("previewed", "left")
+            invitation = joined.invitation or known.invitation
+            joined = replace(known, url=joined.url, invitation=invitation, standing="agreed" if is_new else known.standing)
+        with self._change() as db:
+            db.execute("INSERT OR IGNORE INTO coordinators VALUES (?, ?)", (joined.url, joined.key))
+            db.executemany("UPDATE studies SET standing = 'left' WHERE study = ?", [(one.study,) for one in changed])
+            db.execute(_INSERT, astuple(joined))
+        return joined
+
+    def enrolled(self, study: str, name: str, position: int | None) -> None:
+        """Note the name and the place that a participant has."""
+        self._write("UPDATE studies SET name = ?, position = ? WHERE study = ?", name, position, study)
+
+    def stand(self, study: str, standing: Standing) -> None:
+        """Note how a study stands."""
+        self._write("UPDATE studies SET standing = ? WHERE study = ?", standing, study)
+
+    def load(self, study: str) -> Saved:
+        """Where the peer stands."""
+        with self._look() as db:
+            state, cursor = db.execute("SELECT state, cursor FROM machines WHERE study = ?", (study,)).fetchone() or (None, 0)
+            letters = db.execute("SELECT number, payload, question FROM letters WHERE study = ? ORDER BY number", (study,)).fetchall()
+            alarms = db.execute("SELECT at FROM alarms WHERE study = ? ORDER BY at", (study,)).fetchall()
+            tasks = db.execute("SELECT task FROM tasks WHERE study = ? ORDER BY task", (study,)).fetchall()
+        return Saved(
+            state,
+            cursor,
+            tuple((number, Outbound(AGGREGATOR, payload or b"", question)) for number, payload, question in letters),
+            tuple(at for (at,) in alarms),
+            tuple(task for (task,) in tasks),
+        )
+
+    def save(self, study: str, step: Step) -> tuple[int, ...]:
+        """Save what came of an input; the numbers of its letters. `StoreError` where that cannot be: then nothing has changed."""
+        with self._change() as db:
+            db.execute(
+                "INSERT INTO machines VALUES (?1, ?2, max(0, ifnull(?3, 0)))"
+                " ON CONFLICT (study) DO UPDATE SET state = ?2, cursor = max(cursor, ifnull(?3, 0))",
+                (study, step.state, step.cursor),
+            )
+            db.execute("DELETE FROM letters WHERE study = ? AND question = ?", (study, step.dropped))
+            db.executemany("DELETE FROM alarms WHERE study = ? AND at = ?", [(study, at) for at in step.rung])
+            db.executemany("INSERT OR IGNORE INTO alarms VALUES (?, ?)", [(study, at) for at in step.alarms])
+            db.executemany("INSERT OR IGNORE INTO tasks VALUES (?, ?)", [(study, task) for task in step.begun])
+            db.executemany("DELETE FROM tasks WHERE study = ? AND task = ?", [(study, task) for task in step.over])
+            if step.standing is not None:
+                db.execute("UPDATE studies SET standing = ?, reason = ? WHERE study = ?", (step.standing, step.reason, study))
+            if step.standing == "aborted":
+                for table in ("letters", "alarms", "tasks"):
+                    db.execute(f"DELETE FROM {table} WHERE study = ?", (study,))
+            return tuple(self._post(db, study, letter) for letter in step.letters)
+
+    def delivered(self, study: str, number: int) -> None:
+        """Strike a letter that was acknowledged, or that the other side does not want."""
+        self._write("DELETE FROM letters WHERE study = ? AND number = ?", study, number)
+
+    def _post(self, db: sqlite3.Connection, study: str, letter: Outbound) -> int:
+        payload = letter.payload if letter.question is None else None
+        written = db.execute("INSERT INTO letters (study, payload, question) VALUES (?, ?, ?)", (study, payload, letter.question))
+        assert written.lastrowid is not None
+        return written.lastrowid
+
+    def _rows(self, query: str, *values: object) -> list[Any]:
+        with self._look() as db:
+            return db.execute(query, values).fetchall()
+
+    def _write(self, query: str, *values: object) -> None:
+        with self._change() as db:
+            db.execute(query, values)
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+        with in_sentences(self.path):
+            self._db.execute(begin)
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+
+    def _look(self) -> AbstractContextManager[sqlite3.Connection]:
+        return self._transaction("BEGIN")
+
+    def _change(self) -> AbstractContextManager[sqlite3.Connection]:
+        return self._transaction("BEGIN IMMEDIATE")

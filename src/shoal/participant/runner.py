@@ -1,0 +1,92 @@
+"""Taking part in a study over HTTP, from the study that was agreed to until it needs nothing more, through any number of restarts."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from shoal.clock import Clock
+from shoal.crypto.roster import Identity
+from shoal.domain import Columns
+from shoal.entropy import Entropy, require_system
+from shoal.errors import ConsentError
+from shoal.participant.client import Client
+from shoal.participant.course import Course, Finished, Tell, waits
+from shoal.participant.identity import identity_for, seed_of
+from shoal.participant.journal import Joined, Journal
+from shoal.participant.offers import Offer
+from shoal.participant.peers import peer_of
+from shoal.participant.wires import has_ticket, is_enrolled, wire_of
+from shoal.protocols.base import Account, Computer, Ledger
+from shoal.study.manifest import Manifest
+from shoal.transport.forms import Enrolment
+
+__all__ = ["Finished", "Tell", "run"]
+
+
+async def run(
+    journal: Journal,
+    ledger: Ledger,
+    offer: Offer,
+    table: Columns | None,
+    client: Client,
+    clock: Clock,
+    entropy: Entropy,
+    computer: Computer | None = None,
+    *,
+    on_progress: Tell = lambda _: None,
+) -> Finished:
+    """Take part in a study that was agreed to, or go on with it, until it needs nothing more.
+
+    Parameters
+    ----------
+    journal, ledger
+        The participant's; both are of one file.
+    offer, table
+        The study (`shoal.participant.offers.take_up` has written it down), and the participant's data.
+    client, clock, entropy
+        The coordinator, the time, and where all that is drawn comes from.
+    computer
+        What runs joint computations, for this participant alone; None where the study has none.
+    on_progress
+        Is told what goes on.
+
+    Raises
+    ------
+    ConsentError
+        ``CONSENT-001``: the study was not agreed to.
+    StoreError
+        The ledger's file cannot be written; nothing was sent that was not stored.
+    RefusedError
+        The coordinator does not take this participant.
+
+    Privacy
+    -------
+    All that leaves with a price is reserved in the ledger before it is drawn, stored before it is sending, and sent as it is stored.
+    """
+    require_system(entropy)
+    with journal.hold(offer.digest):
+        joined = journal.study(offer.digest)
+        if joined is None or joined.standing in ("previewed", "left"):
+            what = f"You have not agreed to the study {offer.manifest.short}."
+            raise ConsentError("CONSENT-001", what, fix="Read its label and agree: shoal join URL --data FILE")
+        manifest, identity = offer.manifest, identity_for(offer.manifest, seed_of(journal, entropy))
+        async with client.apart() as apart:
+            if joined.standing == "agreed":
+                joined = await _enrol(journal, manifest, joined, identity, client, on_progress)
+            peer = peer_of(manifest, table, identity, ticket=joined.ticket, position=joined.position, role=joined.role)
+            account = Account(ledger, manifest.digest, joined.source, joined.recipient, joined.title)
+            wire = wire_of(manifest, joined, identity, client, apart)
+            return await Course(journal, joined, peer, account, wire, client, clock, entropy, computer, on_progress).run()
+
+
+async def _enrol(journal: Journal, manifest: Manifest, joined: Joined, identity: Identity, client: Client, tell: Tell) -> Joined:
+    """Enrol, unless that was done before or is not needed. Enrolling again gives the same name."""
+    if is_enrolled(manifest, joined):
+        return joined
+    form = Enrolment(invitation=joined.invitation, ticket=joined.ticket.hex() if has_ticket(manifest) else None)
+    enrolled = await client.insist(partial(client.enrol, joined.study, identity, form), partial(waits, tell))
+    journal.enrolled(joined.study, enrolled.name, enrolled.position)
+    tell("enrolled")
+    found = journal.study(joined.study)
+    assert found is not None
+    return found

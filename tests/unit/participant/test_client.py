@@ -1,0 +1,259 @@
+"""HTTP as a participant speaks it, against real sockets: what is sent, what is read, and what is made of errors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx2
+import pytest
+
+from shoal.clock import ManualClock
+from shoal.crypto.roster import Identity
+from shoal.entropy import SeededEntropy
+from shoal.errors import RemoteProtocolError, TransportError, UsageError
+from shoal.participant.client import LONGEST_WAIT, Client, RefusedError, checked_url, tls_context
+from shoal.transport.forms import Enrolled, Enrolment, Letter, Letters, Poll, Problem, to_cbor, to_json
+from shoal.transport.signing import verify
+
+T = TypeVar("T")
+
+STUDY = "ab" * 32
+ME = Identity.from_seed(bytes(32))
+
+
+def answer(body: bytes = b"", status: int = 200, **headers: str) -> bytes:
+    lines = "".join(f"{name}: {value}\r\n" for name, value in {"content-length": str(len(body)), **headers}.items())
+    return f"HTTP/1.1 {status} Some\r\n{lines}\r\n".encode() + body
+
+
+def problem(code: str, status: int, **headers: str) -> bytes:
+    return answer(to_json(Problem(title="It is so.", status=status, code=code, detail="Why.", fix="Do.")), status, **headers)
+
+
+class Canned:
+    """A server that gives the same few answers, one for each request, and keeps what it was sent."""
+
+    def __init__(self, *answers: bytes) -> None:
+        self.answers = list(answers)
+        self.requests: list[tuple[str, dict[str, str], bytes]] = []
+        self.n_connections = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.n_connections += 1
+        try:
+            while self.answers:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+                headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
+                self.requests.append((head[0], headers, await reader.readexactly(int(headers.get("content-length", "0")))))
+                writer.write(self.answers.pop(0))
+                await writer.drain()
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            writer.close()
+
+
+def talk(canned: Canned, act: Callable[[Client], Awaitable[T]], clock: ManualClock | None = None, *, is_apart: bool = False) -> T:
+    """What a client makes of canned answers."""
+
+    async def go() -> T:
+        async with await asyncio.start_server(canned.serve, "127.0.0.1", 0) as server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            async with Client(url, clock or ManualClock(), SeededEntropy(1), is_apart=is_apart) as client:
+                return await act(client)
+
+    return asyncio.run(go())
+
+
+def test_an_anonymous_request_says_nothing_of_its_sender() -> None:
+    canned = Canned(answer(status=202, **{"set-cookie": "who=me"}), answer(status=202))
+
+    async def act(client: Client) -> None:
+        async with client.apart() as apart:
+            await apart.submit(STUDY, b"one")
+            await apart.submit(STUDY, b"two")
+
+    talk(canned, act)
+    (first, headers, body), (_, again, _) = canned.requests
+    assert first == f"POST /v1/studies/{STUDY}/submissions HTTP/1.1"
+    assert body == b"one"
+    assert headers == again
+    assert set(headers) == {"host", "user-agent", "accept", "accept-encoding", "content-type", "content-length"}
+    assert headers["user-agent"] == "shoal"
+    assert canned.n_connections == 2
+
+
+def test_a_signed_request_verifies_at_its_route() -> None:
+    clock, letters = ManualClock(), Letters(letters=(Letter(number=4, payload=b"hello"),), status="done")
+    canned = Canned(
+        answer(to_json(Enrolled(name="holder-1", position=1))), answer(status=202), answer(to_cbor(letters)), answer(status=204)
+    )
+
+    async def act(client: Client) -> Any:
+        return (
+            await client.enrol(STUDY, ME, Enrolment(invitation="code")),
+            await client.message(STUDY, ME, b"message"),
+            await client.mailbox(STUDY, ME, Poll(after=3, wait_seconds=1)),
+            await client.leave(STUDY, ME),
+        )
+
+    assert talk(canned, act, clock) == (Enrolled(name="holder-1", position=1), None, letters, None)
+    now, nonces = int(clock.now().timestamp() * 1000), set()
+    for first, headers, body in canned.requests:
+        method, target, _ = first.split()
+        signed = verify(headers["authorization"], method, target, body, now)
+        assert signed.key == ME.public
+        nonces.add(signed.nonce)
+    assert len(nonces) == 4
+    assert canned.n_connections == 1
+
+
+def test_a_wrong_clock_is_corrected_by_the_coordinators_and_once() -> None:
+    clock = ManualClock()
+    theirs = clock.now() + timedelta(hours=3)
+    refusal = problem("AUTH-003", 401, date=format_datetime(theirs, usegmt=True))
+    canned = Canned(refusal, answer(status=202), refusal, refusal)
+
+    async def act(client: Client) -> None:
+        await client.message(STUDY, ME, b"message")
+        with pytest.raises(RefusedError, match="AUTH-003"):
+            await client.message(STUDY, ME, b"message")
+
+    talk(canned, act, clock)
+    times = [int(headers["authorization"].split()[2]) for _, headers, _ in canned.requests]
+    assert times[1] - times[0] == 3 * 3_600_000
+    assert times[1:] == [times[1]] * 3
+
+
+def test_other_dates_change_nothing() -> None:
+    canned = Canned(
+        problem("AUTH-003", 401, date="yesterday"), problem("AUTH-002", 401, date=format_datetime(datetime(2031, 1, 1, tzinfo=UTC)))
+    )
+
+    async def act(client: Client) -> None:
+        for code in ("AUTH-003", "AUTH-002"):
+            with pytest.raises(RefusedError, match=code):
+                await client.message(STUDY, ME, b"message")
+
+    talk(canned, act)
+    assert len(canned.requests) == 2
+
+
+BAD = {
+    "refused": (problem("MSG-005", 400), RefusedError, "MSG-005"),
+    "over": (problem("HOST-002", 410), RefusedError, "HOST-002"),
+    "busy": (problem("HOST-004", 503), TransportError, "HOST-004"),
+    "a fault of its own": (problem("HOST-007", 500), TransportError, "NET-002"),
+    "an unknown code": (problem("TEA-001", 418), TransportError, "NET-002"),
+    "too many": (problem("HOST-005", 429), TransportError, "NET-002"),
+    "no problem": (answer(b"<html>", 404), TransportError, "NET-002"),
+    "a redirect": (answer(status=302, location="http://example.org/"), TransportError, "NET-002"),
+    "too much": (answer(bytes(1 << 15), 202), TransportError, "NET-002"),
+    "no HTTP": (b"hello\r\n\r\n", TransportError, "NET-001"),
+    "cut short": (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab", TransportError, "NET-001"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_no_good_answer_is_an_error_with_a_code(name: str) -> None:
+    data, kind, code = BAD[name]
+    with pytest.raises(kind) as error:
+        talk(Canned(data), lambda client: client.submit(STUDY, b"x"))
+    assert type(error.value) is kind
+    assert error.value.code == code
+
+
+@pytest.mark.parametrize("data", [b"[1]", b"{}", b'[{"digest": 1, "title": "a", "status": "open"}]', b"[" * 10_000, b"\xff"])
+def test_what_is_no_list_of_studies_is_no_answer(data: bytes) -> None:
+    with pytest.raises(TransportError, match="NET-002"):
+        talk(Canned(answer(data)), lambda client: client.studies())
+
+
+@pytest.mark.parametrize("act", [lambda c: c.published(STUDY), lambda c: c.board(STUDY, 0), lambda c: c.mailbox(STUDY, ME, Poll())])
+def test_what_is_no_form_is_no_answer(act: Callable[[Client], Awaitable[object]]) -> None:
+    with pytest.raises(TransportError, match="NET-002"):
+        talk(Canned(answer(b"\xa1")), act)
+
+
+def test_a_strangers_words_do_not_steer_a_terminal() -> None:
+    told = Problem(title="\x1b[2J" + "x" * 1000, status=400, code="MSG-005")
+    with pytest.raises(RefusedError) as error:
+        talk(Canned(answer(to_json(told), 400)), lambda client: client.submit(STUDY, b"x"))
+    assert "\x1b" not in str(error.value)
+    assert len(str(error.value)) < 500
+
+
+def test_updates_carry_what_the_study_admits() -> None:
+    canned = Canned(*[answer(status=202)] * 3, answer(b"instance"))
+
+    async def act(client: Client) -> bytes:
+        await client.update(STUDY, b"one")
+        await client.update(STUDY, b"two", ticket="ab 0")
+        await client.update(STUDY, b"three", identity=ME)
+        return await client.draw(STUDY)
+
+    assert talk(canned, act) == b"instance"
+    assert [headers.get("shoal-ticket") for _, headers, _ in canned.requests] == [None, "ab 0", None, None]
+    assert ["authorization" in headers for _, headers, _ in canned.requests] == [False, False, True, False]
+
+
+class Nothing(httpx2.AsyncByteStream):
+    """An empty body."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b""
+
+
+def test_a_coordinator_that_is_away_is_asked_again_and_again() -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    def reply(request: httpx2.Request) -> httpx2.Response:
+        if len(slept) < 12:
+            raise httpx2.ConnectError("refused")
+        return httpx2.Response(202, stream=Nothing())
+
+    async def go() -> None:
+        said: list[TransportError] = []
+        client = Client("http://[::1]:1", ManualClock(), SeededEntropy(1), transport=lambda: httpx2.MockTransport(reply), sleep=sleep)
+        async with client:
+            await client.insist(lambda: client.submit(STUDY, b"x"), said.append)
+        assert [error.code for error in said] == ["NET-001"] * 12
+
+    asyncio.run(go())
+    waits = [min(0.2 * 2**i, LONGEST_WAIT) for i in range(12)]
+    assert all(wait / 2 <= seconds <= wait for seconds, wait in zip(slept, waits, strict=True))
+    assert len({seconds / wait for seconds, wait in zip(slept, waits, strict=True)}) == 12
+
+
+@pytest.mark.parametrize("url", ["https://x.org:8700/", "http://127.0.0.1:1", "http://localhost/a/", "http://abc.onion", "http://[::1]:5"])
+def test_an_address_that_can_be_used(url: str) -> None:
+    assert checked_url(url) == url.rstrip("/")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["x.org", "ftp://x.org", "http://x.org", "https://me@x.org", "https://x.org/?a", "https://", "https://x.org:port", "https://ü.org"],
+)
+def test_an_address_that_cannot(url: str) -> None:
+    with pytest.raises(UsageError, match="USAGE-001"):
+        checked_url(url)
+
+
+def test_certificates_come_from_the_system_or_from_a_file(tmp_path: Path) -> None:
+    assert tls_context() is tls_context()
+    (tmp_path / "ca.pem").write_text("nothing")
+    for ca in (tmp_path / "ca.pem", tmp_path / "none.pem"):
+        with pytest.raises(UsageError, match="USAGE-001"):
+            tls_context(ca)
+
+
+def test_a_refusal_is_a_remote_error() -> None:
+    assert issubclass(RefusedError, RemoteProtocolError)
