@@ -99,7 +99,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self.reading_since = now  # empty lines end uvicorn's own wait, and begin nothing
 
     def _refuse(self, answer: bytes) -> None:
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+        # The cycle is that of the request before, as long as this one's headers are not complete.
+        is_answered = self.cycle is not None and self.cycle.response_started
+        if not is_answered or (self.cycle.response_complete and not self.is_in_body):
             self.transport.write(answer)
         self.transport.close()
 

@@ -147,6 +147,9 @@ def test_a_preview_is_held_and_is_what_is_sent(manifest: Any, call: Callable[...
     # Looking again shows the same bytes; there is one draw.
     assert call(manifest, preview=True)["drawn"] == told["drawn"]
     assert json.loads(told["drawn"][0]["message"])["study"] == manifest.digest.hex()
+    # Looking is not agreeing.
+    with pytest.raises(ConsentError):
+        call(manifest)
     call(manifest, yes=True, max_epsilon="4")
     sent = entries(folder / "me.db")
     assert sent[question] == (State.SENT, digest)
@@ -176,7 +179,7 @@ def test_a_study_that_changed_is_read_again(call: Callable[..., dict[str, Any]],
     asyncio.run(agree(folder / "me.db", coordinator.url, PFDS.short, data))
     with pytest.raises(ConsentError, match="changed since you agreed") as refused:
         call(changed, data=data, yes=True, max_epsilon="4")
-    assert refused.value.fix is not None and refused.value.fix.endswith("--review")
+    assert refused.value.fix == f"Read it again: shoal join {coordinator.url} --review"
     assert coordinator.totals(changed).enrolled == 0
     with pytest.raises(ConsentError, match="--yes --max-epsilon"):
         call(changed, data=data, review=True)

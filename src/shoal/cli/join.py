@@ -1,0 +1,276 @@
+"""``shoal join``: read the label, agree or not, answer, wait, and go on after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.cli.check import read_table
+from shoal.cli.join_view import converse, details_text, drawn_data, drawn_text, progress, sent_data, sent_text
+from shoal.cli.ledger_view import total_data, totals_text
+from shoal.cli.output import emit
+from shoal.clock import SystemClock
+from shoal.entropy import SystemEntropy
+from shoal.errors import BudgetError, ConsentError, UsageError
+from shoal.names import shell_word, shown
+from shoal.participant.consent import Asked
+from shoal.participant.journal import Joined, Role
+from shoal.participant.ledger_file import default_path
+from shoal.participant.offers import Offer
+from shoal.participant.outputs import prepared
+from shoal.participant.peers import encode
+from shoal.participant.runner import Finished
+from shoal.participant.session import Session, opened
+from shoal.privacy.rounding import show
+from shoal.table_files import Table
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says."""
+
+    url: str
+    data: str | None
+    study: str | None
+    max_epsilon: float | None
+    yes: bool
+    preview: bool
+    ledger: Path
+    invitation: str | None
+    ca: Path | None
+    out: Path | None
+    read_only: bool
+    review: bool
+    json: bool
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether there is somebody to ask."""
+        return sys.stdin.isatty() and sys.stdout.isatty() and not self.json
+
+
+def join(
+    url: str,
+    /,
+    *,
+    data: str | None = None,
+    study: str | None = None,
+    max_epsilon: str | None = None,
+    yes: bool = False,
+    preview: bool = False,
+    via: str = "direct",
+    ledger: Path | None = None,
+    invitation: str | None = None,
+    ca: Path | None = None,
+    out: Path | None = None,
+    read_only: bool = False,
+    review: bool = False,
+    json: bool = False,
+) -> None:
+    """Take part in a study: read its label, agree, answer and wait. The same command again goes on where it was.
+
+    Without a terminal nothing is asked, and --yes and --max-epsilon are needed.
+
+    Parameters
+    ----------
+    url
+        The coordinator's address.
+    data
+        Your table (.csv, .csv.gz, .parquet, .db#table). It is read here and goes nowhere. Not needed again in a study that you are in.
+    study
+        The digest of the study, or its beginning, where the coordinator has several.
+    max_epsilon
+        The most that all you send may cost by the label; a study that asks for more is refused.
+    yes
+        Agree without being asked, up to --max-epsilon.
+    preview
+        Show the exact bytes that would be sent, and send nothing. They are drawn and held in your ledger, and are what is sent later.
+    via
+        How to reach the coordinator: direct.
+    ledger
+        The ledger file; SHOAL_LEDGER or the user's data directory where it is not given.
+    invitation
+        The code with which you were invited.
+    ca
+        Certificates to trust in place of the system's, in PEM form.
+    out
+        A directory for what is learned: the release of pfds, or the model, which is waited for.
+    read_only
+        Share nothing, and take what the holders of a pfds study share.
+    review
+        Read a study again that has changed since you agreed, and agree anew or not.
+    json
+        Print one JSON object.
+    """
+    if via != "direct":
+        what = f"--via {via!a:.40} is not there yet: this version of shoal reaches a coordinator directly."
+        raise UsageError("USAGE-002", what, why="Relays and Tor come with a later version.", fix="--via direct, or leave it out.")
+    if yes and max_epsilon is None:
+        raise UsageError("USAGE-001", "--yes agrees up to a price, and none is given.", fix="--yes --max-epsilon 1")
+    options = Options(
+        url, data, study, _epsilon(max_epsilon), yes, preview, ledger or default_path(), invitation, ca, out, read_only, review, json
+    )
+    if out is not None:
+        prepared(out)
+    asyncio.run(_join(options))
+
+
+async def _join(options: Options) -> None:
+    async with opened(options.ledger, options.url, SystemClock(), SystemEntropy(), options.ca) as session:
+        offer = await session.offer(options.study)
+        joined = session.taken_up(offer)
+        source = _source(options, session.journal.study(offer.digest))
+        table = _table(offer, source)
+        if options.preview:
+            await _preview(options, session, offer, table, source)
+            return
+        if joined is None:
+            role: Role = "reader" if options.read_only else "sharer"
+            if not options.review:
+                session.refuse_if_changed(offer)
+            if role == "sharer":
+                await _agree(options, session, offer, _needed(table), source)
+            session.agree(offer, source, role=role, invitation=options.invitation, is_reviewed=options.review)
+        with progress(offer.manifest.study.title) as say:
+            finished = await session.take_part(offer, table, say)
+            kept = None
+            if options.out is not None and finished.standing != "aborted":
+                kept = await session.keep(offer, finished, options.out, say)
+        _report(options, session, offer, finished, kept)
+
+
+def _source(options: Options, known: Joined | None) -> str:
+    """Which data the study is about: what the command line says, or what was said before. A study is answered from one table."""
+    given = "" if options.data is None else _absolute(options.data)
+    if known is None:
+        return given
+    if options.data is not None and given != known.source:
+        what = f"You are in this study with {shown(known.source)}, and not with {shown(given)}."
+        why = "A study is answered from one table: an answer from each would cost twice."
+        raise UsageError("USAGE-001", what, why=why, fix="Leave out --data.")
+    return known.source
+
+
+def _absolute(data: str) -> str:
+    """The name of a table under which it is found again from anywhere; what stands behind a # is part of it."""
+    return str(Path(data).absolute()) if data.strip() else data
+
+
+def _table(offer: Offer, source: str) -> Table | None:
+    """The participant's data, if it fits the study: that is seen before anything is sent."""
+    if not source:
+        return None
+    table = read_table(source)
+    encode(offer.manifest, table)
+    return table
+
+
+def _needed(table: Table | None) -> Table:
+    if table is None:
+        raise UsageError("USAGE-001", "There is no data to answer from.", fix="--data rows.csv")
+    return table
+
+
+async def _preview(options: Options, session: Session, offer: Offer, table: Table | None, source: str) -> None:
+    session.refuse_if_changed(offer)
+    asked = session.asked(offer, source)
+    session.refuse_if_too_much(asked, options.max_epsilon)
+    drawn = await session.preview(offer, _needed(table), source)
+    study = offer.manifest.study
+    text = f"{asked.statement}\n{drawn_text(drawn, study.protocol, study.title)}"
+    data = {"study": offer.digest, "title": study.title, "label": asked.statement.to_dict(), "drawn": drawn_data(drawn)}
+    emit(data, text, json=options.json, next_command=_again(options))
+
+
+async def _agree(options: Options, session: Session, offer: Offer, table: Table, source: str) -> None:
+    """Have the participant agree, or end with an error; nothing is sent or spent before."""
+    asked = session.asked(offer, source)
+    if options.can_ask and not options.yes:
+        await _ask(session, offer, table, asked, options)
+        return
+    if not options.json:
+        print(asked.statement)
+    session.refuse_if_too_much(asked, options.max_epsilon)
+    if not options.yes:
+        raise ConsentError(
+            "CONSENT-001",
+            f"Nobody has agreed to the study {shown(asked.statement.title)}, and there is no terminal to ask at.",
+            why="Without a terminal nothing is asked.",
+            fix=f"Read its label; if you agree: --yes --max-epsilon {show(asked.statement.everything[0])}",
+        )
+
+
+async def _ask(session: Session, offer: Offer, table: Table, asked: Asked, options: Options) -> None:
+    study = offer.manifest.study
+
+    async def preview() -> str:
+        if options.review:
+            return "The bytes of a study that has changed are shown once you have left its first form: shoal leave DIGEST"
+        session.refuse_if_too_much(asked, options.max_epsilon)
+        return drawn_text(await session.preview(offer, table, asked.source), study.protocol, study.title)
+
+    if not await converse(asked, details_text(asked, offer.url, offer.key), preview):
+        raise ConsentError("CONSENT-001", "You have not agreed. Nothing was sent.", fix="What is held for a preview, shoal leave gives up.")
+    session.refuse_if_too_much(asked, options.max_epsilon)
+
+
+def _report(options: Options, session: Session, offer: Offer, finished: Finished, kept: Path | None) -> None:
+    """Say what came of it; a study that was given up has an exit code of its own."""
+    entries = [entry for entry in session.ledger.entries() if entry.study == offer.digest]
+    totals, title = session.ledger.totals(), offer.manifest.study.title
+    lines = [
+        f"study     {shown(title)}, digest {offer.manifest.short}",
+        f"standing  {_STANDINGS.get(finished.standing, finished.standing)}",
+        *([f"reason    {' '.join(finished.reason.split())}"] if finished.reason else []),
+        f"sent      {sent_text(entries)}",
+        *([f"wrote     {shown(str(kept))}"] if kept is not None else []),
+        "",
+        totals_text(totals),
+    ]
+    data = {
+        "study": offer.digest,
+        "title": title,
+        "standing": finished.standing,
+        "reason": finished.reason,
+        "sent": sent_data(entries),
+        "ledger": {"path": str(session.ledger.path), "totals": [total_data(total) for total in totals]},
+        "out": None if kept is None else str(kept),
+    }
+    emit(data, "\n".join(lines), json=options.json, next_command=_next(options, kept))
+    if finished.standing == "aborted":
+        raise SystemExit(BudgetError.exit_code if (finished.reason or "").startswith("BUDGET") else 1)
+
+
+_STANDINGS = {
+    "finished": "finished: all is answered",
+    "over": "over: the study ended without asking for more",
+    "aborted": "given up",
+}
+
+
+def _next(options: Options, kept: Path | None) -> str:
+    if kept is not None and kept.is_dir():
+        return f"shoal release check {shell_word(kept)}"
+    return "shoal ledger show" if kept is not None else f"{_again(options)} --out results"
+
+
+def _again(options: Options) -> str:
+    """The command with which to go on."""
+    words = ["shoal join", shell_word(options.url)]
+    words += [] if options.data is None else [f"--data {shell_word(options.data)}"]
+    words += [] if options.study is None else [f"--study {shell_word(options.study)}"]
+    return " ".join(words)
+
+
+def _epsilon(text: str | None) -> float | None:
+    if text is None:
+        return None
+    with suppress(ValueError):
+        epsilon = float(text)
+        if math.isfinite(epsilon) and epsilon > 0:
+            return epsilon
+    raise UsageError("USAGE-001", f"--max-epsilon {text!a:.60} is not a price.", fix="Give a number above zero: --max-epsilon 1.5")

@@ -1,0 +1,124 @@
+"""How ``shoal join`` speaks with a person: the label and the question, the exact bytes, what goes on, and what came of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from shoal.messages.codec import to_json
+from shoal.names import counted, shown
+from shoal.participant.consent import Asked
+from shoal.participant.preview import Drawn
+from shoal.privacy.ledger import SPENT, Entry
+from shoal.privacy.rounding import from_grains, show
+
+QUESTION = "[p] show the exact bytes   [d] details   [y] take part   [N] no  "
+NOTHING_DRAWN = {
+    "sdq": "What leaves is masked together with the other databases, after they have answered: there is nothing to show before that.",
+    "pfds": "What leaves depends on your place among the holders, which you have once you take part: there is nothing to show before that.",
+    "anonml": "No question for you is open yet: there is nothing to show before one is.",
+    "ddml": "There is no update: the data has no rows.",
+}
+_LONGEST = 2_000
+"""Digits of a payload that are printed; a larger one is shown by its beginning."""
+
+
+async def converse(asked: Asked, details: str, preview: Callable[[], Awaitable[str]], ask: Callable[[str], str] = input) -> bool:
+    """Show the label and ask until the answer is yes or no; anything that is neither is no.
+
+    Parameters
+    ----------
+    asked, details
+        The label, and what it leaves out.
+    preview
+        Draws what would be sent, holds it, and says what it is.
+    ask
+        Puts a question to the person, and returns the answer.
+    """
+    print(asked.statement)
+    while True:
+        try:
+            answer = ask(QUESTION).strip().lower()
+        except EOFError:
+            print()
+            return False
+        match answer:
+            case "p":
+                print(await preview())
+            case "d":
+                print(details)
+            case _:
+                return answer in ("y", "yes")
+
+
+def details_text(asked: Asked, url: str, key: bytes) -> str:
+    """Everything about a study that is not on its label."""
+    rows = [
+        ("digest", asked.manifest.digest.hex()),
+        ("from", f"{shown(url)}, whose key is {key.hex()}"),
+        *(("release", str(release)) for release in asked.plan.releases),
+        ("total", str(asked.plan.everything)),
+        *(("note", note) for note in asked.plan.notes),
+        *(("roster", f"{shown(member.name)} {member.key.hex()}") for member in asked.manifest.roster),
+    ]
+    return "\n".join(f"{head:<10}{line}" for head, line in rows)
+
+
+def drawn_text(drawn: Sequence[Drawn], protocol: str, title: str) -> str:
+    """The stored bytes of each answer, in hexadecimal digits and in words."""
+    if not drawn:
+        return NOTHING_DRAWN[protocol]
+    parts = [f"Nothing was sent. {counted(len(drawn), 'answer')} drawn, held in your ledger, and what a later join sends:"]
+    for one in drawn:
+        readable = to_json(one.message)
+        parts.append(f"\n{shown(one.question)}, {counted(len(one.payload), 'byte')}\n{_cut(one.payload.hex())}\n{_cut(readable)}")
+    return "\n".join([*parts, f"\nTo give them up: shoal leave {shown(title)!r}"])
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text):,} characters; --json has all)"
+
+
+def drawn_data(drawn: Sequence[Drawn]) -> list[dict[str, object]]:
+    """The same for programs."""
+    return [{"question": one.question, "bytes": one.payload.hex(), "message": to_json(one.message)} for one in drawn]
+
+
+def sent_data(entries: Sequence[Entry]) -> dict[str, object]:
+    """What has left in a study, in figures."""
+    spent = [entry for entry in entries if entry.state in SPENT]
+    return {
+        "questions": len(spent),
+        "bytes": sum(entry.size or 0 for entry in spent),
+        "epsilon": float(from_grains(sum(entry.cost for entry in spent))),
+    }
+
+
+def sent_text(entries: Sequence[Entry]) -> str:
+    """What has left in a study, in a line."""
+    spent = [entry for entry in entries if entry.state in SPENT]
+    epsilon = show(from_grains(sum(entry.cost for entry in spent)))
+    n_bytes = sum(entry.size or 0 for entry in spent)
+    return f"{counted(len(spent), 'answer')}, {counted(n_bytes, 'byte')}, epsilon {epsilon}"
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Callable[[str], None]]:
+    """A function that says what goes on, on standard error: in place on a terminal, and in lines elsewhere, each once."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.markup import escape
+
+        with Console(stderr=True).status(escape(shown(title))) as status:
+            yield lambda line: status.update(escape(shown(f"{title}: {line}")))
+        return
+    last = ""
+
+    def say(line: str) -> None:
+        nonlocal last
+        if line != last:
+            print(shown(line), file=sys.stderr, flush=True)
+        last = line
+
+    yield say
