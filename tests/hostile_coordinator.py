@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,8 @@ DDML = ("open", "signed", "token", "over")
 STRANGER, GONE, MEMBER = identity(40), identity(41), identity(0)
 """Never enrolled; enrolled in the study of PFDS and left; enrolled wherever that is possible, and on the rosters."""
 
-_UNSTABLE = ("refusal", "ddml_refusal")
+_OWN = ("refusal", "ddml_refusal", "alarm")
+_STANDING = "study, status, has_begun, n_letters, n_accepted"
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,9 @@ class Connection:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
     def send(self, data: bytes) -> bool:
         """Whether the other side was still there to take it all."""
         try:
@@ -97,7 +101,8 @@ class Connection:
 
     def finish(self) -> None:
         """Say that nothing more comes."""
-        self._socket.shutdown(socket.SHUT_WR)
+        with suppress(OSError):  # the other side has gone
+            self._socket.shutdown(socket.SHUT_WR)
 
     def read(self) -> Reply | None:
         """The next answer; None where the other side closed instead."""
@@ -203,11 +208,12 @@ class HostileCoordinator:
         return self.signed(study, "enrolments", to_json(Enrolment(**form)), who=who)
 
     def dump(self) -> dict[str, list[tuple[Any, ...]]]:
-        """Every row of every table, but for the counts of refusals."""
+        """Every row of every table, but for counts of refusals and when the coordinator steps a study next, and under which lease."""
         with closing(sqlite3.connect(f"{self._file.as_uri()}?mode=ro", uri=True)) as db:
             db.execute("BEGIN")
             names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-            return {name: sorted(db.execute(f"SELECT * FROM {name}"), key=repr) for name in names if name not in _UNSTABLE}
+            columns = {name: _STANDING if name == "standing" else "*" for name in names if name not in _OWN}
+            return {name: sorted(db.execute(f"SELECT {some} FROM {name}"), key=repr) for name, some in columns.items()}
 
     def settled(self) -> dict[str, list[tuple[Any, ...]]]:
         """The same when nothing is left to be done: all studies have begun, nothing is held, and no lease either."""
@@ -217,23 +223,43 @@ class HostileCoordinator:
             with closing(sqlite3.connect(f"{self._file.as_uri()}?mode=ro", uri=True)) as db:
                 query = """
                     SELECT count(*) FROM study JOIN standing ON study.number = standing.study WHERE status = 'open' AND
-                    (holder IS NOT NULL OR (NOT has_begun AND NOT EXISTS (SELECT 1 FROM ddml WHERE ddml.study = study.digest)))
+                    (holder IS NOT NULL OR NOT (has_begun OR EXISTS (SELECT 1 FROM ddml WHERE ddml.study = study.digest)))
                 """
                 if not db.execute(query).fetchone()[0] and not db.execute("SELECT count(*) FROM held").fetchone()[0]:
                     return self.dump()
         raise AssertionError("the coordinator does not come to rest")
 
     def refused(self, study: str) -> dict[str, int]:
-        """How often each code was counted in a study so far."""
+        """How often each code was counted in a study so far, as far as it is written."""
         self.ask(request("GET", "/metrics"))
         with closing(sqlite3.connect(f"{self._file.as_uri()}?mode=ro", uri=True)) as db:
             query = "SELECT code, n FROM refusal JOIN study ON number = study WHERE digest = ?"
             return dict(db.execute(query, (DIGESTS[study],)))
 
+    def counted(self, study: str, before: Mapping[str, int], expected: Mapping[str, int]) -> dict[str, int]:
+        """The same since then, of some codes, as soon as so many are written; what devices sent is written once a second."""
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            found = self.refused(study)
+            since = {code: found.get(code, 0) - before.get(code, 0) for code in expected}
+            if all(since[code] >= n for code, n in expected.items()):
+                return since
+        raise AssertionError(f"{since} were counted")
+
     def memory(self) -> int:
         """Resident bytes of the process."""
+        return self._status("VmRSS")
+
+    def peak(self) -> int:
+        """Most of them since `forget_peak`."""
+        return self._status("VmHWM")
+
+    def forget_peak(self) -> None:
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
+    def _status(self, what: str) -> int:
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{what}:"))
 
     def end(self) -> tuple[int, str]:
         """Its exit code, and what it said of trouble."""
@@ -247,6 +273,8 @@ class HostileCoordinator:
             if name != "invited":
                 found = self.post(STUDIES + "?patience=80000", manifest.to_bytes(), CBOR, **self.bearer)
                 assert found.status == 201, found.body
+        for name in DDML:
+            assert self.post(study_route(DIGESTS[name], "draw")).status == 200
         for name in ("closed", "over"):
             assert self.post(study_route(DIGESTS[name], "close"), **self.bearer).status == 204
         for name in ("sdq", "pfds", "pfds sum", "signed"):

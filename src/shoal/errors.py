@@ -165,6 +165,7 @@ CODES: dict[str, str] = {
     "CONSENT-001": "A study was not agreed to, or has changed since.",
     "NET-001": "The coordinator cannot be reached, or breaks off.",
     "NET-002": "The coordinator answers with something that is no answer.",
+    "NET-003": "The coordinator's certificate cannot be trusted.",
 }
 """Code -> what it means, in one or two sentences for the reference page."""
 

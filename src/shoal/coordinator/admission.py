@@ -101,7 +101,10 @@ class Tickets(Admission):
             raise RemoteProtocolError("HOST-002", "The study has ended.")
 
     def _use_all(self, asked: list[tuple[bytes, bytes, bytes]]) -> list[Accepted | None]:
-        return [self._store.use(self._study, name, body) if self._is_issued(ticket) else None for ticket, name, body in asked]
+        is_in = [self._is_issued(ticket) for ticket, _, _ in asked]
+        named = [(name, body) for (_, name, body), admits in zip(asked, is_in, strict=True) if admits]
+        used = iter(self._store.use_many(self._study, named) if named else ())
+        return [next(used) if admits else None for admits in is_in]
 
     def _is_issued(self, ticket: bytes) -> bool:
         """A ticket that was issued stays issued; of others nothing is remembered."""

@@ -10,7 +10,7 @@ from shoal.coordinator.store.base import Hosted
 from shoal.crypto.roster import Roster
 from shoal.errors import SpecError
 from shoal.messages import codec
-from shoal.messages.base import Record, Registry
+from shoal.messages.base import Message, Record, Registry
 from shoal.protocols.anonml.aggregator import AnonMLAggregator
 from shoal.protocols.anonml.assignment import words_of
 from shoal.protocols.anonml.messages import MESSAGES as ANONML
@@ -51,6 +51,12 @@ def queries_of(hosted: Hosted) -> tuple[Query, ...]:
 def messages_of(study: Study) -> Registry:
     """The messages of a study's protocol."""
     return _MESSAGES[study.protocol]
+
+
+def most_bytes(study: Study, *, is_anonymous: bool) -> int:
+    """Most bytes of a message that a participant sends: without a name, or under its own."""
+    kinds = (kind for kind in messages_of(study).values() if kind.submission is not Message.submission)
+    return max((kind.max_bytes for kind in kinds if kind.is_anonymous == is_anonymous), default=Message.max_bytes)
 
 
 def needs_roster(study: Study) -> bool:

@@ -12,17 +12,35 @@ from __future__ import annotations
 
 import re
 import sys
+from http import HTTPStatus
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from shoal.coordinator.connections import sent_whole
 from shoal.coordinator.devices import Devices, Entry
 from shoal.coordinator.problems import HEADERS, problem
 from shoal.transport.routes import RAW, study_route
 
 _PATH = re.compile(study_route("([0-9a-f]{64})", "(draw|update)"))
 _HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-_TAKEN: Message = {"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"0"), *_HEADERS]}
-_EMPTY: Message = {"type": "http.response.body", "body": b""}
+
+
+class _Answer:
+    """An answer whose head is always the same."""
+
+    def __init__(self, status: HTTPStatus, n_bytes: int, *headers: tuple[bytes, bytes]) -> None:
+        all_headers = [(b"content-length", b"%d" % n_bytes), *headers, *_HEADERS]
+        self._start: Message = {"type": "http.response.start", "status": status.value, "headers": all_headers}
+        self._head = b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode())
+        self._head += b"".join(b"%b: %b\r\n" % header for header in all_headers)
+
+    async def __call__(self, send: Send, body: bytes = b"") -> None:
+        if not sent_whole(send, self._head, body):
+            await send(self._start)
+            await send({"type": "http.response.body", "body": body})
+
+
+_TAKEN = _Answer(HTTPStatus.ACCEPTED, 0)
 
 
 class BareDDML:
@@ -64,13 +82,10 @@ class BareDDML:
 class _Draw:
     def __init__(self, entry: Entry) -> None:
         self._draw = entry.draw
-        headers = [(b"content-type", RAW.encode()), (b"content-length", b"%d" % entry.n_drawn), *_HEADERS]
-        self._start: Message = {"type": "http.response.start", "status": 200, "headers": headers}
+        self._answer = _Answer(HTTPStatus.OK, entry.n_drawn, (b"content-type", RAW.encode()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        drawn = await self._draw()
-        await send(self._start)
-        await send({"type": "http.response.body", "body": drawn})
+        await self._answer(send, await self._draw())
 
 
 class _Update:
@@ -88,8 +103,7 @@ class _Update:
             await self._entry.update("", body, None)
         else:
             await self._entry.update(_target(scope), body, _value(scope, self._header))
-        await send(_TAKEN)
-        await send(_EMPTY)
+        await _TAKEN(send)
 
     async def _whole(self, body: bytes, receive: Receive) -> bytes:
         """The body to its end, or to where it is too long. What was cut short by the sender is too short, and the answer reaches nobody."""
@@ -111,10 +125,10 @@ async def _fail(error: Exception, scope: Scope, receive: Receive, send: Send) ->
 
 
 def _target(scope: Scope) -> str:
-    """What was signed: the path with its query."""
+    """What was signed: the path with its query, as they were sent."""
     query: bytes = scope["query_string"]
-    path: str = scope["path"]
-    return f"{path}?{query.decode('latin-1')}" if query else path
+    path: bytes = scope["raw_path"]
+    return (path + b"?" + query if query else path).decode("latin-1")
 
 
 def _value(scope: Scope, name: bytes) -> str | None:

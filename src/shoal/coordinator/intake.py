@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from shoal.coordinator.aggregators import messages_of
 from shoal.coordinator.batching import Batched
+from shoal.messages.measuring import check_values
 from shoal.coordinator.publishing import ticket_digest
 from shoal.coordinator.refusals import Refusals
 from shoal.coordinator.store.base import Accepted, Incoming, Store
@@ -24,6 +25,8 @@ from shoal.protocols.anonml.messages import Answer
 from shoal.study.manifest import Manifest
 
 MOST_AT_ONCE = 1_000
+MOST_VALUES, MOST_ANONYMOUS_VALUES = 1 << 14, 1 << 6
+"""Of a message, the numbers of an `Array` counting as one: what bounds the time and the memory that a stranger's bytes take to read."""
 
 _LARGE = 1 << 16
 _REFUSED: dict[Accepted | None, str] = {None: "AUTH-002", "conflict": "HOST-005", "over": "HOST-002"}
@@ -79,7 +82,7 @@ class Intake:
             ``MSG-``: it is no message of this study. ``PROTO-003``: it is not a participant's to send, or not by this way.
         """
         try:
-            message = await self._open(payload)
+            message = await self._open(payload, MOST_VALUES)
             if message.is_anonymous:
                 raise RemoteProtocolError("PROTO-003", f"A {message.type_name} is sent anonymously, not under a name.")
         except RemoteProtocolError as error:
@@ -92,7 +95,7 @@ class Intake:
     async def submit(self, payload: bytes) -> None:
         """Accept an anonymous message, or count why not; the sender is told nothing. `StoreError` where nothing could be stored."""
         try:
-            message = await self._open(payload)
+            message = await self._open(payload, MOST_ANONYMOUS_VALUES)
             if not isinstance(message, Answer):
                 raise RemoteProtocolError("PROTO-003", f"A {message.type_name} is sent under a name, not anonymously.")
         except RemoteProtocolError as error:
@@ -102,10 +105,11 @@ class Intake:
         if outcome in _REFUSED:
             self._refusals.count(self._digest, _REFUSED[outcome])
 
-    async def _open(self, payload: bytes) -> Message:
+    async def _open(self, payload: bytes, most_values: int) -> Message:
         """The message that a participant has sent. What participants send counts once and so has a name; nothing else has."""
         if self._is_bare:
             raise RemoteProtocolError("PROTO-003", "Devices of a ddml study send updates, not messages.")
+        check_values(payload, most_values)
         if len(payload) > _LARGE:
             loop = asyncio.get_running_loop()
             message = await loop.run_in_executor(self._executor, codec.decode, payload, self._registry, self._study)

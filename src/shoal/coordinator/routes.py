@@ -17,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from shoal.coordinator.aggregators import most_bytes
 from shoal.coordinator.authentication import caller, check_analyst, signer
 from shoal.coordinator.metrics import CONTENT_TYPE, exposition
 from shoal.coordinator.openapi import document
@@ -122,7 +123,7 @@ async def enrol(office: Office, request: Request) -> Response:
 async def message(office: Office, request: Request) -> Response:
     served = await _served(office, request)
     check_type(request, CBOR)
-    body = await body_of(request, served.registry.max_bytes)
+    body = await body_of(request, most_bytes(served.manifest.study, is_anonymous=False))
     digest = served.hosted.digest
     who = await caller(office, request, digest, body)
     match await office.message(digest, who.name, body, who.nonce):
@@ -154,7 +155,7 @@ async def leave(office: Office, request: Request) -> Response:
 
 async def submit(office: Office, request: Request) -> Response:
     served = await office.study(digest_of(request))
-    body = await body_up_to(request, served.registry.max_bytes)
+    body = await body_up_to(request, most_bytes(served.manifest.study, is_anonymous=True))
     await office.submit(served.hosted.digest, body)
     return _accepted()
 

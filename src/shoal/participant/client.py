@@ -54,6 +54,7 @@ _MAX_LIST_BYTES = 1 << 20
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FINE = 1 << 20
+_MOST_DOUBLED = 20
 
 
 class RefusedError(RemoteProtocolError):
@@ -91,7 +92,10 @@ def checked_url(url: str) -> str:
             raise ValueError
     except ValueError:
         raise UsageError("USAGE-001", f"{url!a:.90} is not the address of a coordinator.", fix="Give https://host:port") from None
-    if parts.scheme == "http" and host not in _LOOPBACK and not host.endswith(".onion"):
+    if host.rstrip(".").endswith(".onion"):
+        why = "Its name would be looked up in the open, and would say to whom you speak."
+        raise UsageError("USAGE-001", f"{shown(url)} is an onion service, and this version of shoal does not speak Tor.", why=why)
+    if parts.scheme == "http" and host not in _LOOPBACK:
         why = "Who is on the way could read and change what a coordinator says, and see who answers."
         raise UsageError("USAGE-001", f"{shown(url)} is not protected by TLS.", why=why, fix="Give an address that begins with https://")
     return url.rstrip("/")
@@ -103,7 +107,7 @@ class Client:
     Parameters
     ----------
     url
-        The coordinator's address: https, or http to this machine or to an onion service.
+        The coordinator's address: https, or http to this machine.
     clock, entropy
         Date and make unique what is signed; tell when to try again.
     ca
@@ -151,14 +155,19 @@ class Client:
 
     async def insist(self, ask: Callable[[], Awaitable[T]], on_wait: Callable[[TransportError], None]) -> T:
         """Ask until there is an answer, however long that takes; `RefusedError` is one."""
-        wait = FIRST_WAIT
+        n = 0
         while True:
             try:
                 return await ask()
             except TransportError as error:
                 on_wait(error)
-            await self._sleep(wait * (1 - self._entropy.below(_FINE) / (2 * _FINE)))
-            wait = min(2 * wait, LONGEST_WAIT)
+            await self.pause(n)
+            n += 1
+
+    async def pause(self, n: int) -> None:
+        """Wait before asking again, after so many pauses before this one."""
+        wait = min(FIRST_WAIT * 2 ** min(n, _MOST_DOUBLED), LONGEST_WAIT)
+        await self._sleep(wait * (1 - self._entropy.below(_FINE) / (2 * _FINE)))
 
     async def studies(self) -> list[dict[str, Any]]:
         """What the coordinator serves: objects with at least digest, title and status, all of them text."""
@@ -254,11 +263,29 @@ class Client:
             finally:
                 await response.aclose()
         except httpx2.TransportError as error:
+            if (fault := _certificate_fault(error)) is not None:
+                raise _untrusted(self.url, fault) from None
             why = f"{type(error).__name__}: {shown(str(error))[:200]}" if str(error) else type(error).__name__
             raise TransportError("NET-001", f"The coordinator at {shown(self.url)} cannot be reached, or breaks off.", why=why) from None
         if 200 <= response.status_code < 300:
             return data
         raise _refusal(response, data)
+
+
+def _certificate_fault(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+    """Why a certificate was not trusted, if that is what an error came of."""
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _untrusted(url: str, fault: ssl.SSLCertVerificationError) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        "NET-003",
+        f"The certificate of the coordinator at {shown(url)} cannot be trusted: {shown(fault.verify_message or 'it does not verify')[:200]}",
+        why="It is not issued for this address, not by anyone whom this system trusts, or somebody answers in the coordinator's place.",
+        fix="Where it has a certificate of its own, get that from its analyst by another way, and give it: --ca FILE",
+    )
 
 
 async def _read(response: httpx2.Response, max_bytes: int) -> bytes:

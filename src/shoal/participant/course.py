@@ -19,10 +19,11 @@ from typing import Any
 
 from shoal.clock import Clock
 from shoal.entropy import Entropy
-from shoal.errors import LocalProtocolError, StoreError, TransportError
+from shoal.errors import IntegrityError, LocalProtocolError, ShoalError, StoreError, TransportError
 from shoal.messages.codec import dump, load
 from shoal.participant.client import Client, RefusedError
 from shoal.participant.journal import Joined, Journal, Standing, Step
+from shoal.participant.listening import listener
 from shoal.participant.wires import Wire
 from shoal.protocols.base import (
     AGGREGATOR,
@@ -35,7 +36,6 @@ from shoal.protocols.base import (
     Feed,
     Finish,
     Handled,
-    Host,
     Input,
     Outbound,
     Outcome,
@@ -54,6 +54,9 @@ Tell = Callable[[str], None]
 
 LONGEST_LOOK = 30.0
 """Seconds after which the clock is looked at again while an alarm is set: it may have been put forward or back meanwhile."""
+
+SHORTEST_WAIT = 1.0
+"""Seconds that a coordinator waits at least before it answers that there is nothing new."""
 
 _ENDED: tuple[Standing, ...] = ("finished", "over", "aborted")
 _OURS = ("AUTH-", "ENROL-", "HOST-001")
@@ -153,7 +156,7 @@ class Course:
         state = peer.initial() if saved.state is None else load(saved.state, type(peer.initial()))
         self.journal, self.study, self.wire, self.client, self.clock = journal, joined.study, wire, client, clock
         self.computer, self.tell = computer, tell
-        self.host = Host(joined.name or "participant", peer, account, (), entropy, state)
+        self.host = listener(peer, account, entropy, state)
         self.cursor, self.outbox, self.alarms, self.tasks = saved.cursor, dict(saved.letters), set(saved.alarms), set(saved.tasks)
         self.standing, self.reason = joined.standing, joined.reason
         self.result: object = None
@@ -322,16 +325,22 @@ class Course:
 
     async def _listen(self) -> None:
         """Take letters as they come, until the study has ended and has nothing more to say."""
-        n_silent = 0
+        n_silent = n_hasty = 0
+        now = asyncio.get_running_loop().time
         while n_silent < 2:
+            asked = now()
             heard = await self._insist(partial(self.wire.listen, self.cursor))
-            for letter in heard.letters:
-                if letter.number > self.cursor:
-                    self.inputs.put_nowait(_Letter(letter.number, letter.payload))
+            new = [letter for letter in heard.letters if letter.number > self.cursor]
+            for letter in new:
+                self.inputs.put_nowait(_Letter(letter.number, letter.payload))
             # By asking for more, what was heard is acknowledged: it has to be saved before.
             await self.inputs.join()
             # The last letters and the end are written together, but may be read one after the other.
-            n_silent = n_silent + 1 if heard.status != "open" and not heard.letters else 0
+            n_silent = n_silent + 1 if heard.status != "open" and not new else 0
+            # Whoever has nothing to say waits before it says so; one that does not is asked less and less often.
+            n_hasty = n_hasty + 1 if heard.status == "open" and not new and now() - asked < SHORTEST_WAIT else 0
+            if n_hasty:
+                await self.client.pause(n_hasty)
         self.inputs.put_nowait(_Over(heard.status))
 
     async def _send(self) -> None:
@@ -362,6 +371,9 @@ class Course:
                 self.tell(f"{letter.question} is delivered")
         except RefusedError as error:
             is_answer, is_over = letter.question is not None, error.status == 410
+            if is_answer and error.code == "HOST-005":
+                self.inputs.put_nowait(Abort(_answered_before()))
+                return
             if not is_over and (error.code.startswith(_OURS) or not (is_answer or self.wire.listens)):
                 raise
             self.tell(f"not taken ({error.code}): {error.what}")
@@ -371,6 +383,15 @@ class Course:
 
     async def _insist(self, ask: Callable[[], Any]) -> Any:
         return await self.client.insist(ask, partial(waits, self.tell))
+
+
+def _answered_before() -> ShoalError:
+    return IntegrityError(
+        "LEDGER-007",
+        "The coordinator says that it has another answer from you already, which this ledger does not know.",
+        why="The ledger was restored from a backup, and the answer was drawn a second time; or the coordinator lies.",
+        fix="Nothing more is sent. Compare with the head that you noted: shoal ledger verify --head HEAD",
+    )
 
 
 def waits(tell: Tell, error: TransportError) -> None:

@@ -7,18 +7,21 @@ joint computations. Only then is the letter acknowledged and anything sent. An a
 from __future__ import annotations
 
 import fcntl
+import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import astuple, dataclass, field, fields, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from shoal.clock import Clock
-from shoal.errors import ConsentError, RemoteProtocolError, StoreError
+from shoal.errors import RemoteProtocolError, StoreError
 from shoal.names import shown
 from shoal.participant.ledger_db import check_form, connect, create, identity, in_sentences, is_there, upgrade
+from shoal.participant.objections import has_changed, in_another_role, met_elsewhere
 from shoal.protocols.effects import AGGREGATOR
 from shoal.protocols.settle import Outbound
 
@@ -111,7 +114,27 @@ class Step:
 _ANOTHER_KEY = "Ask its analyst, by another way than this one, whether the key was changed; if so, take part under another address."
 _COLUMNS = tuple(one.name for one in fields(Joined))
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM studies"
-_INSERT = f"INSERT OR REPLACE INTO studies ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+_CHANGES = ", ".join(f"{name} = excluded.{name}" for name in ("url", "role", "invitation", "name", "position", "standing"))
+_WRITE = (
+    f"INSERT INTO studies ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) ON CONFLICT (study) DO UPDATE SET {_CHANGES}"
+)
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+
+
+def forms_agreed_to(studies: Iterable[Joined], joined: Joined) -> list[Joined]:
+    """Studies of the same title at the same address that were agreed to, and are not this one."""
+    found = [one for one in studies if (one.url, one.title, one.standing) == (joined.url, joined.title, "agreed")]
+    return [one for one in found if one.study != joined.study]
+
+
+def _all(db: sqlite3.Connection) -> list[Joined]:
+    return [Joined(*row) for row in db.execute(f"{_SELECT} ORDER BY rowid")]
+
+
+def _is_begun(db: sqlite3.Connection, known: Joined) -> bool:
+    """Whether more was done in a study than to look at it, now or before it was left."""
+    has_state = db.execute("SELECT 1 FROM machines WHERE study = ?", (known.study,)).fetchone() is not None
+    return known.standing not in ("previewed", "left") or known.name is not None or has_state
 
 
 class Journal:
@@ -132,7 +155,7 @@ class Journal:
     """
 
     def __init__(self, path: Path | str, clock: Clock) -> None:
-        self.path = Path(path).absolute()
+        self.path, self._clock = Path(path).absolute(), clock
         with in_sentences(self.path):
             if not is_there(self.path):
                 create(self.path, clock)
@@ -160,8 +183,9 @@ class Journal:
     def hold(self, study: str) -> Iterator[None]:
         """Be the only one, among all processes and in this one, that takes part in a study with this journal; for as long as it lives."""
         with in_sentences(self.path):
-            file = self.path.with_name(f"{self.path.name}-{study[:16]}.lock").open("wb")
-        with file:
+            # One file may have several names, and has one lock.
+            handle = os.open(f"{os.path.realpath(self.path)}-{study[:16]}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "wb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -188,7 +212,8 @@ class Journal:
 
     def studies(self) -> tuple[Joined, ...]:
         """All that were met."""
-        return tuple(Joined(*row) for row in self._rows(f"{_SELECT} ORDER BY rowid"))
+        with self._look() as db:
+            return tuple(_all(db))
 
     def study(self, study: str) -> Joined | None:
         """One of them."""
@@ -201,45 +226,49 @@ class Journal:
         Parameters
         ----------
         joined
-            The study. Under ``agreed`` it may be one that was looked at before, or left.
+            The study. Under ``agreed`` it may be one that was looked at before, or left; then the participant enrols anew.
         is_reviewed
-            Whether the participant has read it again, after another form of it was agreed to.
+            Whether the participant has read it again, after another form of it was agreed to, which is left by that.
 
         Raises
         ------
         RemoteProtocolError
             ``AUTH-004``: the coordinator has another key than when it was met first.
         ConsentError
-            ``CONSENT-001``: the same study was met at another coordinator; or another form of it was agreed to here.
+            ``CONSENT-001``: the same study was met at another coordinator, or in another role; or another form of it was agreed to here.
         """
-        pinned, known = self.pinned(joined.url), self.study(joined.study)
-        if pinned not in (None, joined.key):
-            raise RemoteProtocolError("AUTH-004", f"The coordinator at {shown(joined.url)} has another key than before.", fix=_ANOTHER_KEY)
-        if known is not None and known.key != joined.key:
-            raise ConsentError(
-                "CONSENT-001",
-                f"The study {shown(joined.title)} was met at {shown(known.url)}, by another coordinator than that of {shown(joined.url)}.",
-                why="An answer goes to one coordinator, once.",
-                fix=f"Go on with the first: shoal join {shown(known.url)}",
-            )
-        others = [one for one in self.studies() if (one.url, one.title, one.standing) == (joined.url, joined.title, "agreed")]
-        changed = [one for one in others if one.study != joined.study]
-        if changed and not is_reviewed:
-            raise ConsentError(
-                "CONSENT-001",
-                f"The study {shown(joined.title)} changed since you agreed: digest {changed[0].study[:12]} became {joined.study[:12]}.",
-                why="What you agreed to is the study with the first digest.",
-                fix="Read it again: shoal join --review",
-            )
-        if known is not None:
-            is_new = joined.standing == "agreed" and known.standing in ("previewed", "left")
-            invitation = joined.invitation or known.invitation
-            joined = replace(known, url=joined.url, invitation=invitation, standing="agreed" if is_new else known.standing)
+        # In one transaction: of two processes that agree at once the second finds what the first has written, and keeps its ticket.
         with self._change() as db:
+            studies = {one.study: one for one in _all(db)}
+            known, changed = studies.get(joined.study), forms_agreed_to(studies.values(), joined)
+            (pinned,) = db.execute("SELECT key FROM coordinators WHERE url = ?", (joined.url,)).fetchone() or (joined.key,)
+            if pinned != joined.key:
+                what = f"The coordinator at {shown(joined.url)} has another key than before."
+                raise RemoteProtocolError("AUTH-004", what, fix=_ANOTHER_KEY)
+            if known is not None and known.key != joined.key:
+                raise met_elsewhere(known, joined.url)
+            if changed and not is_reviewed:
+                raise has_changed(changed[0], joined.study)
+            if known is not None and known.role != joined.role and _is_begun(db, known):
+                raise in_another_role(known)
+            is_new = joined.standing == "agreed" and (known is None or known.standing in ("previewed", "left"))
+            if known is not None:
+                invitation = joined.invitation or known.invitation
+                joined = replace(known, url=joined.url, role=joined.role, invitation=invitation, standing="agreed" if is_new else known.standing)
+                if is_new and known.standing == "left":
+                    joined = replace(joined, name=None, position=None)
             db.execute("INSERT OR IGNORE INTO coordinators VALUES (?, ?)", (joined.url, joined.key))
             db.executemany("UPDATE studies SET standing = 'left' WHERE study = ?", [(one.study,) for one in changed])
-            db.execute(_INSERT, astuple(joined))
-        return joined
+            db.execute(_WRITE, astuple(joined))
+            if is_new:
+                now = (self._clock.now() - _EPOCH) // _MILLISECOND
+                db.execute("INSERT INTO consents VALUES (?, ?, ?)", (joined.study, joined.url, now))
+            return joined
+
+    def consents(self, study: str) -> tuple[tuple[str, datetime], ...]:
+        """Where and when a study was agreed to, each time."""
+        rows = self._rows("SELECT url, at FROM consents WHERE study = ? ORDER BY rowid", study)
+        return tuple((url, _EPOCH + at * _MILLISECOND) for url, at in rows)
 
     def enrolled(self, study: str, name: str, position: int | None) -> None:
         """Note the name and the place that a participant has."""

@@ -33,6 +33,13 @@ CREATE TABLE IF NOT EXISTS studies (
     reason TEXT
 );
 
+-- When which study was agreed to, and where: milliseconds since 1970. A line for each time.
+CREATE TABLE IF NOT EXISTS consents (
+    study TEXT NOT NULL,
+    url TEXT NOT NULL,
+    at INTEGER NOT NULL
+);
+
 -- A peer's state, and the last letter that went into it.
 CREATE TABLE IF NOT EXISTS machines (
     study TEXT PRIMARY KEY,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from shoal.entropy import Entropy, require_system
 from shoal.errors import RemoteProtocolError, SpecError, UsageError
 from shoal.names import shown
 from shoal.participant.client import Client
+from shoal.participant.identity import seed_of
 from shoal.participant.journal import Joined, Journal, Role, Standing
 from shoal.study.manifest import Manifest, short
 from shoal.transport.forms import TICKET_BYTES
@@ -40,7 +42,7 @@ class Offer:
         return cls(joined.url, Manifest.from_bytes(joined.manifest), joined.study, joined.key)
 
 
-async def fetch(client: Client, study: str | None = None, pinned: bytes | None = None) -> Offer:
+async def fetch(client: Client, study: str | None = None, pinned: bytes | None = None, agreed: Collection[str] = ()) -> Offer:
     """Fetch a study's manifest and check it.
 
     Parameters
@@ -51,6 +53,8 @@ async def fetch(client: Client, study: str | None = None, pinned: bytes | None =
         The digest, or its beginning, with or without hyphens; None for the only one that is open.
     pinned
         The key under which the coordinator was met first, if it was (`Journal.pinned`).
+    agreed
+        Digests of studies that were agreed to: of several that are open, the one of these is meant.
 
     Raises
     ------
@@ -60,7 +64,7 @@ async def fetch(client: Client, study: str | None = None, pinned: bytes | None =
         ``AUTH-004``: the manifest is another one than its name says, is not signed, or is signed by another key than before.
     """
     wanted = (study or "").replace("-", "").lower()
-    digest = wanted if _is_digest(wanted) else await _only(client, wanted)
+    digest = wanted if _is_digest(wanted) else await _only(client, wanted, agreed)
     published = await client.published(digest)
     try:
         manifest = Manifest.from_bytes(published.manifest)
@@ -104,6 +108,8 @@ def take_up(
     is_reviewed
         See `Journal.enter`, which also says what is refused.
     """
+    # A backup that is made from now on has the same keys, and so is known to be the same participant.
+    seed_of(journal, entropy)
     joined = Joined(
         offer.digest,
         offer.url,
@@ -120,10 +126,11 @@ def take_up(
     return journal.enter(joined, is_reviewed=is_reviewed)
 
 
-async def _only(client: Client, prefix: str) -> str:
+async def _only(client: Client, prefix: str, agreed: Collection[str]) -> str:
     """The digest of the one study that is meant."""
     listed = [one for one in await client.studies() if _is_digest(one["digest"])]
     found = [one for one in listed if (one["digest"].startswith(prefix) if prefix else one["status"] == "open")]
+    found = [one for one in found if not prefix and one["digest"] in agreed] or found
     if len(found) == 1:
         return str(found[0]["digest"])
     names = "; ".join(f"{short(bytes.fromhex(one['digest']))} {shown(one['title'][:200])}" for one in (found or listed)[:_MOST_LISTED])

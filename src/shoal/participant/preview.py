@@ -13,14 +13,12 @@ from typing import Any
 from shoal.entropy import Entropy, require_system
 from shoal.messages.base import Message
 from shoal.messages.codec import decode
-from shoal.protocols.driver import Handled, Host, Outcome, Sent
+from shoal.participant.listening import listener
+from shoal.protocols.driver import Handled, Outcome, Sent
 from shoal.protocols.effects import AGGREGATOR, Abort, Started
 from shoal.protocols.ledger import Account
 from shoal.protocols.machines import Peer
 from shoal.protocols.settle import Outbound
-
-_NAME = "participant"
-
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
@@ -48,7 +46,7 @@ class Preview:
 
     def __init__(self, peer: Peer[Any], account: Account, entropy: Entropy) -> None:
         self._peer, self._account = peer, account
-        self._host = Host(_NAME, peer, account, (), require_system(entropy), peer.initial())
+        self._host = listener(peer, account, require_system(entropy), peer.initial())
 
     def start(self, now: datetime) -> tuple[bytes, ...]:
         """Start the peer; what it would say to begin with, which costs nothing."""
@@ -56,7 +54,7 @@ class Preview:
 
     def hear(self, payload: bytes, now: datetime) -> None:
         """Give the peer what its aggregator has published. What breaks the rules is dropped, as it is in a study."""
-        self._taken(self._host.handle(Sent(now, AGGREGATOR, _NAME, payload), now, Outcome()))
+        self._taken(self._host.handle(Sent(now, AGGREGATOR, self._host.name, payload), now, Outcome()))
 
     def drawn(self) -> tuple[Drawn, ...]:
         """All answers that wait to be sent."""

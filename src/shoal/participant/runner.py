@@ -13,6 +13,7 @@ from shoal.participant.client import Client
 from shoal.participant.course import Course, Finished, Tell, waits
 from shoal.participant.identity import identity_for, seed_of
 from shoal.participant.journal import Joined, Journal
+from shoal.participant.objections import met_elsewhere
 from shoal.participant.offers import Offer
 from shoal.participant.peers import peer_of
 from shoal.participant.wires import has_ticket, is_enrolled, wire_of
@@ -53,7 +54,7 @@ async def run(
     Raises
     ------
     ConsentError
-        ``CONSENT-001``: the study was not agreed to.
+        ``CONSENT-001``: the study was not agreed to, or at another coordinator.
     StoreError
         The ledger's file cannot be written; nothing was sent that was not stored.
     RefusedError
@@ -69,6 +70,8 @@ async def run(
         if joined is None or joined.standing in ("previewed", "left"):
             what = f"You have not agreed to the study {offer.manifest.short}."
             raise ConsentError("CONSENT-001", what, fix="Read its label and agree: shoal join URL --data FILE")
+        if joined.key != offer.key:
+            raise met_elsewhere(joined, offer.url)
         manifest, identity = offer.manifest, identity_for(offer.manifest, seed_of(journal, entropy))
         async with client.apart() as apart:
             if joined.standing == "agreed":

@@ -18,11 +18,15 @@ from pydantic import TypeAdapter, ValidationError
 from shoal.crypto.roster import is_usable
 from shoal.errors import RemoteProtocolError, SpecError
 from shoal.messages import codec
+from shoal.messages.measuring import check_values
+from shoal.protocols.driver import STRANGER
+from shoal.protocols.effects import AGGREGATOR, EVERYONE
 from shoal.study.explain import explain
 from shoal.study.spec import Study
 from shoal.study.values import Line
 
 MAX_ROSTER = 10_000
+MAX_VALUES = 1 << 18
 MAX_URL = 500
 
 _DOMAIN = b"shoal manifest 1\x00"
@@ -45,6 +49,8 @@ class Member:
             _LINE.validate_python(self.name, strict=True)
         except ValidationError:
             raise _unusable(f"A member's name, {self.name!a:.60}, is not a short line of plain text.") from None
+        if is_reserved(self.name):
+            raise _unusable(f"A member cannot be called {self.name!a:.60}.", "Give it another name: this one has a meaning in protocols.")
         _check_bytes(f"The key of {self.name}", self.key, _KEY_BYTES)
         if not is_usable(self.key):
             raise _unusable(f"The key of {self.name} is not one that an Ed25519 key pair has.", "Ask the member for its public key again.")
@@ -118,6 +124,7 @@ class Manifest:
     def from_bytes(cls, data: bytes) -> Manifest:
         """The manifest that some bytes are; bytes in any other form than `to_bytes` gives are refused."""
         try:
+            check_values(data, MAX_VALUES)
             content = codec.loads(data)
         except RemoteProtocolError as error:
             raise SpecError("MANIFEST-001", f"{len(data)} bytes are not a manifest.", why=error.what) from None
@@ -149,6 +156,17 @@ class Manifest:
     def short(self) -> str:
         """The first 48 bits of the digest, for people: ``7f3a-91c2-0be4``."""
         return short(self.digest)
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a name means somebody else than a participant: the aggregator, everyone, or whoever sends anonymously.
+
+    Examples
+    --------
+    >>> is_reserved("aggregator"), is_reserved("site-0")
+    (True, False)
+    """
+    return name in (AGGREGATOR, EVERYONE) or name.startswith(STRANGER)
 
 
 def short(digest: bytes) -> str:

@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, FailFast, Field, ValidationError
 
 from shoal.errors import RemoteProtocolError, ShoalError
 from shoal.messages import codec
 from shoal.messages.base import Record, describe
+from shoal.messages.measuring import check_values
+from shoal.study.manifest import is_reserved
+from shoal.study.values import Line
 
 F = TypeVar("F", bound=Record)
 
@@ -20,8 +23,17 @@ Status = Literal["open", "done", "failed", "closed"]
 """Of a study: it goes on; it has a model; it came to nothing; the analyst has closed it."""
 
 MAX_CONTROL_BYTES = 1 << 14
+MAX_VALUES = 1 << 18
+"""Of a form in CBOR: five for a letter, of which there are fewer than fit into the bytes that are sent at once."""
 MAX_WAIT_SECONDS = 30
 TICKET_BYTES = 32
+
+
+def _own_name(name: str) -> str:
+    if is_reserved(name):
+        raise ValueError("is not a participant's")
+    return name
+
 
 Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -52,8 +64,8 @@ class Enrolment(Record):
 class Enrolled(Record):
     """The name under which the aggregator knows a participant; for holders and databases also their position (JSON)."""
 
-    name: str
-    position: Annotated[int, Field(ge=0)] | None = None
+    name: Annotated[Line, AfterValidator(_own_name)]
+    position: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
 
 
 class Poll(Record):
@@ -66,14 +78,14 @@ class Poll(Record):
 class Letter(Record):
     """A message for one participant, or for everyone, under a number that grows."""
 
-    number: Annotated[int, Field(ge=1)]
+    number: Annotated[int, Field(ge=1, lt=1 << 53)]
     payload: bytes
 
 
 class Letters(Record):
     """What has come since, in order, and how the study stands (CBOR)."""
 
-    letters: tuple[Letter, ...] = ()
+    letters: Annotated[tuple[Letter, ...], FailFast()] = ()
     status: Status = "open"
 
 
@@ -112,7 +124,8 @@ def to_cbor(form: Record) -> bytes:
 
 
 def from_cbor(data: bytes, kind: type[F], max_bytes: int = codec.MAX_BYTES) -> F:
-    """The form that some CBOR is; `RemoteProtocolError` for anything else."""
+    """The form that some CBOR is; `RemoteProtocolError` for anything else, before it takes much memory."""
+    check_values(data, MAX_VALUES)
     plain = codec.loads(data, max_bytes)
     try:
         return kind.model_validate(plain)

@@ -13,6 +13,7 @@ from shoal.coordinator.aggregators import (
     check_servable,
     has_tickets,
     messages_of,
+    most_bytes,
     names_of,
     needs_roster,
     queries_of,
@@ -110,3 +111,12 @@ def test_a_count_that_the_study_does_not_allow_is_refused() -> None:
     with pytest.raises(SpecError) as caught:
         aggregator_of(manifest_of("sdq"), hosted_of("sdq", queries=asked))
     assert caught.value.code == "SDQ-002"
+
+
+@pytest.mark.parametrize(
+    ("name", "without_a_name", "under_a_name"),
+    [("anonml", 1 << 16, 1 << 16), ("sdq", 1 << 16, (1 << 23) + (1 << 10)), ("pfds", 1 << 16, (1 << 24) - (1 << 12))],
+)
+def test_no_more_is_read_than_a_participant_may_send(name: str, without_a_name: int, under_a_name: int) -> None:
+    study = manifest_of(name).study
+    assert (most_bytes(study, is_anonymous=True), most_bytes(study, is_anonymous=False)) == (without_a_name, under_a_name)

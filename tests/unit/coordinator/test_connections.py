@@ -19,14 +19,14 @@ import uvloop
 
 from certificates import make_certificates
 from shoal.coordinator import connections
-from shoal.coordinator.connections import BoundedProtocol, Server, plain_errors
+from shoal.coordinator.connections import BoundedProtocol, Server, plain_errors, sent_whole
 from shoal.coordinator.listening import listen, tls_context, url_of
 
 REQUEST = b"POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n"
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
-    body, more = b"", True
+    body, more = b"", scope["path"] != "/early"
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -40,10 +40,10 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 
 
 @contextmanager
-def serving(tls: ssl.SSLContext | None = None) -> Iterator[tuple[Server, str]]:
+def serving(tls: ssl.SSLContext | None = None, app: Any = echo) -> Iterator[tuple[Server, str]]:
     """A service of its own thread; it ends when the caller is done."""
     listener, ready = listen("127.0.0.1", 0), threading.Event()
-    server = Server(echo, tls, ready.set)
+    server = Server(app, tls, ready.set)
     url = url_of("127.0.0.1", listener, has_tls=tls is not None)
 
     def run() -> None:
@@ -100,6 +100,13 @@ def test_a_request_that_never_comes_to_its_end_is_ended(hurry: None) -> None:
         assert all(answer.startswith(b"HTTP/1.1 408 ") for answer in answers)
         for connection in connections:
             connection.close()
+
+
+def test_who_was_answered_before_the_end_of_the_body_is_not_answered_again(hurry: None) -> None:
+    with serving() as (_, url), connected(url) as connection:
+        connection.sendall(REQUEST.replace(b"/x", b"/early") + b"half")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+        assert received(connection) == b""
 
 
 def test_empty_lines_keep_no_connection(hurry: None) -> None:
@@ -159,3 +166,44 @@ def test_signals_end_the_service_and_are_put_back() -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(server.serve([listen("127.0.0.1", 0)]))
     assert stopped == ["stopped"] and signal.getsignal(signal.SIGTERM) is before
+
+
+class Whole:
+    """Answers with one write where that can be done; what became of it is noted."""
+
+    def __init__(self, n_bytes: int) -> None:
+        self.body, self.outcomes = bytes(range(256)) * (n_bytes // 256), []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        given = send if scope["path"] == "/x" else lambda message: send(message)
+        self.outcomes.append(sent_whole(given, b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n" % len(self.body), self.body))
+        if not self.outcomes[-1]:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(self.body))]})
+            await send({"type": "http.response.body", "body": self.body})
+
+
+@pytest.mark.parametrize("n_bytes", [0, 1024, 1 << 20])
+def test_an_answer_with_one_write_is_like_any_other(n_bytes: int) -> None:
+    app = Whole(n_bytes)
+    with serving(app=app) as (server, url), httpx2.Client(base_url=url) as http:
+        answers = [http.post(path) for path in ("/x", "/between", "/x")]
+        assert server.server_state.total_requests == 3
+    assert app.outcomes == [True, False, True]
+    assert all(answer.content == app.body and dict(answer.headers) == dict(answers[0].headers) for answer in answers)
+    assert {"date", "content-length"} == set(answers[0].headers)
+
+
+def test_one_whose_connection_closes_is_told_so() -> None:
+    app = Whole(1024)
+    with serving(app=app) as (_, url), connected(url) as connection:
+        connection.sendall(b"POST /x HTTP/1.1\r\nconnection: close\r\n\r\n")
+        assert b"\r\nconnection: close\r\n" in received(connection)
+    assert app.outcomes == [False]
+
+
+def test_one_who_does_not_read_gets_no_more_written(hurry: None) -> None:
+    app = Whole(1 << 24)
+    with serving(app=app) as (_, url), connected(url) as connection:
+        connection.sendall(2 * b"POST /x HTTP/1.1\r\ncontent-length: 0\r\n\r\n")
+        assert len(received(connection)) <= 2 * len(app.body) + 1000
+    assert app.outcomes == [True, False]

@@ -7,11 +7,12 @@ import pytest
 
 from shoal.coordinator.models.base import Floats, Scrubbed
 from shoal.coordinator.models.memory import MemoryModels
-from shoal.coordinator.serving import Arrival, Serving, open_serving
+from shoal.coordinator.serving import Arrival, Serving, _moments, open_serving
 from shoal.domain import Categorical, Numeric, Schema
 from shoal.entropy import SeededEntropy
 from shoal.errors import StoreError, UsageError
 from shoal.protocols.ddml.averaging import fold
+from shoal.protocols.ddml.honest import centre_and_spread
 from shoal.protocols.ddml.judging import WINDOW
 from shoal.protocols.ddml.merging import LIMIT, Weights, part_of, steady_variance
 from shoal.protocols.ddml.params import Merge, Params
@@ -369,3 +370,12 @@ def test_without_averaging_the_model_is_the_mean(store: MemoryModels, entropy: S
 def test_a_body_in_a_buffer(serving: Serving, store: MemoryModels) -> None:
     buffer = bytearray(np.full(P, 77, "<i4").tobytes())
     assert serving.update(bytes(16), 0, memoryview(buffer)) == "merged"
+
+
+@pytest.mark.parametrize("shape", [(1, 7), (2, 1), (5, 4096), (20, 10_001)])
+def test_the_moments_are_those_of_all_instances_together(shape: tuple[int, int], entropy: SeededEntropy) -> None:
+    instances = (entropy.words(shape[0] * shape[1], np.uint32).astype(np.int64) - (1 << 31)).astype(np.int32).reshape(shape)
+    centre, spread = _moments(instances)
+    expected = centre_and_spread(instances.astype(np.float64))
+    assert np.array_equal(centre, expected[0])
+    np.testing.assert_allclose(spread, expected[1], rtol=1e-12)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from participants import COORDINATOR, URL, Desk, Person, folder, manifest_of, people, seeded, table_of, together
+from shoal.crypto.roster import Identity
 from shoal.entropy import SeededEntropy, SystemEntropy
 from shoal.errors import BudgetError, ConsentError, LocalProtocolError, StoreError
 from shoal.messages.codec import decode
@@ -20,7 +21,7 @@ from shoal.mpc.children import Children
 from shoal.participant.client import RefusedError
 from shoal.participant.journal import Journal
 from shoal.participant.ledger_file import LedgerFile
-from shoal.participant.offers import Offer
+from shoal.participant.offers import Offer, take_up
 from shoal.participant.runner import run
 from shoal.protocols.pfds.home import Home
 from shoal.study.manifest import Manifest
@@ -210,6 +211,20 @@ def test_a_study_needs_consent_and_real_randomness(folder: Path, monkeypatch: py
             asyncio.run(taking(SystemEntropy()))
         with pytest.raises(LocalProtocolError, match="ENTROPY-001"):
             asyncio.run(taking(SeededEntropy(1)))
+
+
+def test_a_study_is_answered_at_one_coordinator(folder: Path, seeded: Seeded) -> None:
+    manifest, other = manifest_of("anonml", 1), Identity.from_seed(bytes(32))
+    (person,) = people(folder, [table_of(1)])
+    first, second = Desk(manifest), Desk(manifest, identity=other, url="http://127.0.0.1:8701")
+    with Journal(person.path, person.clock) as journal:
+        take_up(journal, Offer(URL, manifest, manifest.digest.hex(), COORDINATOR.public), "rows.csv", seeded(1))
+    with LedgerFile(person.path, person.clock) as ledger, Journal(person.path, person.clock) as journal:
+        offer = Offer(second.url, manifest, manifest.digest.hex(), other.public)
+        with pytest.raises(ConsentError, match="another coordinator"):
+            asyncio.run(run(journal, ledger, offer, person.table, second, person.clock, seeded(1)))
+    assert not second.enrolled and not second.received
+    assert asyncio.run(person.join(first, manifest)).standing == "finished"
 
 
 def test_a_letter_that_is_refused_is_not_sent_again(folder: Path, seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,169 @@
+"""Requests made from the coordinator's own description, fitting and not, against a real process.
+
+None is a fault of the coordinator's, every answer is one that the description has, and whatever is refused changes nothing. Part of them
+are signed by an enrolled key, or carry the analyst's, and name studies that are there, so that they get past the door.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import cbor2
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from coordinator_cases import ticket
+from hostile_coordinator import DIGESTS, MANIFESTS, MEMBER, STRANGER, HostileCoordinator, answer, hostile_coordinator, now, tables
+from shoal.entropy import SystemEntropy
+from shoal.transport.forms import MAX_WAIT_SECONDS
+from shoal.transport.routes import CBOR, OPENAPI
+from shoal.transport.signing import sign
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+SIGNED = ("enrol", "sendMessage", "readMailbox", "leave", "sendUpdate")
+ANALYST = ("publishStudy", "closeStudy")
+BODIES: Mapping[str, tuple[bytes, ...]] = {
+    "sendMessage": (tables(), tables(2), answer()),
+    "submit": (answer(), answer(report=b"\x01"), tables()),
+    "publishStudy": tuple(manifest.to_bytes() for manifest in MANIFESTS.values()),
+}
+"""What fits where it is sent, and what fits elsewhere; no chance would make it."""
+
+
+@schemathesis.serializer(CBOR)
+def as_cbor(_: Any, value: Any) -> bytes:
+    return _raw(value) if isinstance(value, bytes) or hasattr(value, "data") else cbor2.dumps(value, default=lambda *_: None)
+
+
+def _raw(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else bytes(value.data)
+
+
+@pytest.fixture
+def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostileCoordinator]:
+    with hostile_coordinator(tmp_path_factory.mktemp("described")) as found:
+        yield found
+
+
+class Sender:
+    """Sends cases, holds the answers against the description, and what is refused against the store."""
+
+    def __init__(self, coordinator: HostileCoordinator) -> None:
+        self._coordinator, self._http = coordinator, requests.Session()
+        self._http.trust_env = False
+        self._kept = coordinator.settled()
+        self._nonces = set(self._kept.pop("nonce"))
+        self.statuses: Counter[int] = Counter()
+
+    def send(self, case: Any, choices: Mapping[str, Any]) -> None:
+        """Send a case, helped past the door as the choices say."""
+        operation = case.operation.definition.raw["operationId"]
+        if choices["study"] is not None and isinstance(case.path_parameters, dict) and "digest" in case.path_parameters:
+            case.path_parameters["digest"] = DIGESTS["closed" if operation == "closeStudy" else choices["study"]]
+        _hurry(case)
+        made = requests.Request(**_without_extras(case.as_transport_kwargs(base_url=self._coordinator.url))).prepare()
+        if choices["body"] is not None and operation in BODIES:
+            made.prepare_body(BODIES[operation][choices["body"] % len(BODIES[operation])], None)
+            made.headers["content-type"] = CBOR
+        if choices["kind"] is not None and made.body:
+            made.headers["content-type"] = choices["kind"]
+        if operation in SIGNED and choices["who"] is not None:
+            body = made.body.encode() if isinstance(made.body, str) else made.body or b""
+            made.headers["authorization"] = sign(choices["who"], "POST", made.path_url, body, now(), SystemEntropy())
+        elif operation in ANALYST and choices["who"] is MEMBER:
+            made.headers.update(self._coordinator.bearer)
+        if operation == "sendUpdate" and choices["who"] is not None:
+            made.headers["shoal-ticket"] = f"{ticket(0).hex()} 0"
+        reply = self._http.send(made, timeout=30, allow_redirects=False)
+        self.statuses[reply.status_code] += 1
+        case.validate_response(reply, checks=CHECKS)
+        kept = self._coordinator.settled()
+        # Nonces are forgotten when they are too old, whatever happens.
+        before, nonces = self._kept, set(kept.pop("nonce"))
+        self._kept, self._nonces, known = kept, nonces, self._nonces
+        if reply.status_code >= 400:
+            assert kept == before, f"a refused {operation} has changed something"
+            assert nonces <= known or reply.status_code == 409, f"a refused {operation} is remembered"
+
+
+def _hurry(case: Any) -> None:
+    """Have nobody wait for letters that do not come."""
+    for place, name in ((case.query, "wait"), (case.body, "wait_seconds")):
+        if isinstance(place, dict) and str(place.get(name)) in map(str, range(MAX_WAIT_SECONDS + 1)):
+            place[name] = 0
+
+
+def _without_extras(given: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: given[key] for key in ("method", "url", "headers", "params", "data", "json", "cookies", "files") if given.get(key) is not None
+    }
+
+
+CHOICES = st.fixed_dictionaries(
+    {
+        "study": st.sampled_from((None, *DIGESTS)),
+        "who": st.sampled_from((MEMBER, MEMBER, STRANGER, None)),
+        "body": st.none() | st.integers(0, 2),
+        "kind": st.sampled_from((None, None, None, "text/html")),
+        "turn": st.integers(0, 1 << 32),
+    }
+)
+
+
+def search(coordinator: HostileCoordinator, n_each: int, start: int) -> Counter[int]:
+    """Send cases of every operation, so many that fit and so many that do not; how often each status came."""
+    sender = Sender(coordinator)
+    schema = schemathesis.openapi.from_url(coordinator.url + OPENAPI)
+    for found in schema.get_all_operations():
+        operation = found.ok()
+        # What takes nothing cannot be given what does not fit.
+        takes_something = bool(operation.body or list(operation.iter_parameters()))
+        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE if takes_something else GenerationMode.POSITIVE):
+
+            @seed(start)
+            @settings(max_examples=n_each, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+            @given(operation.as_strategy(generation_mode=mode), CHOICES)
+            def run(case: Any, choices: Mapping[str, Any]) -> None:
+                sender.send(case, choices)
+
+            run()
+    return sender.statuses
+
+
+def check(coordinator: HostileCoordinator, n_each: int, n_requests: int) -> None:
+    start = SystemEntropy().below(1 << 32) if os.environ.get("SHOAL_FRESH_SEEDS") else 7
+    print(f"seed: {start}")
+    statuses = search(coordinator, n_each, start)
+    print(f"statuses: {dict(sorted(statuses.items()))}")
+    assert statuses.total() >= n_requests
+    # It got past the door, and was refused for many reasons.
+    assert {200, 201, 202, 204, 400, 401, 403, 404, 409, 410, 415} <= set(statuses)
+
+
+def test_the_description_holds_for_a_thousand_requests(coordinator: HostileCoordinator) -> None:
+    check(coordinator, 27, 1_000)
+
+
+@pytest.mark.soak
+def test_the_description_holds_for_ten_thousand_requests(coordinator: HostileCoordinator) -> None:
+    check(coordinator, 265, 10_000)
