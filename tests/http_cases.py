@@ -17,6 +17,7 @@ from shoal.coordinator.app import make_app
 from shoal.coordinator.models import open_models
 from shoal.coordinator.office import Office
 from shoal.coordinator.publishing import draw_invitations, first_start, publish
+from shoal.coordinator.stepping import LEASE_SECONDS
 from shoal.coordinator.store.base import Store
 from shoal.coordinator.store.opening import open_store
 from shoal.crypto.roster import Identity
@@ -120,11 +121,11 @@ def coordinator(folder: Path, *studies: str, n_invitations: int = 0, is_stepped:
         with TestClient(make_app(office), raise_server_exceptions=True) as http:
             found = Coordinator(http, office, store, clock, key, invitations)
             if not is_stepped:
-                # The lease is somebody else's.
+                # The lease is somebody else's, who is alive: it ends long after a test does.
                 for name in studies:
                     digest = MANIFESTS[name].digest.hex()
                     now = int(clock.now().timestamp() * 1000)
-                    assert store.lease(digest, "another worker", now, now + 10**12) is not None
+                    assert store.lease(digest, "another worker", now, now + round(1000 * LEASE_SECONDS)) is not None
             found.call(office.start)
             try:
                 yield found

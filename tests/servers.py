@@ -24,12 +24,13 @@ _FOLDERS = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 
 
 class Server(ABC):
-    """A server process: killed as by kill -9 at any moment, and started again on the same files and port."""
+    """A server process: killed as by kill -9 at any moment, and started again on the same files and port; `log` has what it says."""
 
     stop_signal = signal.SIGKILL
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.log: list[str] = []
         self.port = free_port()
         if as_account():
             os.chown(folder, as_account()["user"], as_account()["group"])
@@ -65,7 +66,7 @@ class Server(ABC):
                 lines.append(line)
                 if "eady to accept connections" in line:
                     # Whoever does not read what it says would make it wait some time.
-                    self._reader = Thread(target=said.read, daemon=True)
+                    self._reader = Thread(target=self.log.extend, args=(said,), daemon=True)
                     self._reader.start()
                     return
             self._process.wait()

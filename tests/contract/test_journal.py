@@ -26,6 +26,7 @@ STEPS = st.builds(
     cursor=st.none() | st.integers(1, 9),
     letters=st.lists(LETTERS, max_size=3).map(tuple),
     dropped=st.none() | QUESTIONS,
+    struck=st.lists(st.integers(1, 6), max_size=2).map(tuple),
     alarms=st.lists(ALARMS, max_size=2).map(tuple),
     rung=st.lists(ALARMS, max_size=2).map(tuple),
     begun=st.lists(TASKS, max_size=1).map(tuple),
@@ -40,7 +41,8 @@ def after(saved: Saved, step: Step, numbers: tuple[int, ...]) -> Saved:
     if step.standing == "aborted":
         saved = Saved(cursor=saved.cursor)
         step = replace(step, alarms=(), begun=())
-    kept = tuple((number, letter) for number, letter in saved.letters if step.dropped is None or letter.question != step.dropped)
+    left = [(number, letter) for number, letter in saved.letters if number not in step.struck]
+    kept = tuple((number, letter) for number, letter in left if step.dropped is None or letter.question != step.dropped)
     return Saved(
         step.state,
         max(saved.cursor, step.cursor or 0),

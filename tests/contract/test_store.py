@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Thread
 from typing import TypeVar
 
+import psycopg
 import pytest
 
 import store_child
 from processes import PROCESSES, child
 from servers import Postgres, postgres
-from shoal.coordinator.store.base import Ending, Folded, Hosted, Incoming, Loaded, Secrets, Store, Totals
+from shoal.coordinator.store.base import Ending, Folded, Hosted, Incoming, Loaded, Named, Secrets, Store, Totals
 from shoal.coordinator.store.opening import open_store
+from shoal.coordinator.store.statements import EMPTIED
 from shoal.entropy import SeededEntropy
 from shoal.errors import RemoteProtocolError, StoreError
 from store_child import FAR, HOSTED, STUDY, accept, answer, digest, fold, state_of
@@ -72,6 +75,15 @@ def saved(store: Store, folded: Folded, holder: str = "a") -> bool:
     term = store.lease(STUDY, holder, 0, 10)
     assert term is not None
     return store.save(STUDY, term, folded)
+
+
+def is_new(store: Store, nonce: bytes, expires: int = FAR) -> bool:
+    """Use a nonce, with a request that asks for nothing else."""
+    return store.acknowledge(STUDY, "nobody", 0, nonce, expires)
+
+
+def is_issued(store: Store, ticket: str, study: str = STUDY) -> bool:
+    return store.use_many(study, [Named(b"a name", b"a digest", digest(ticket))]) != ("unissued",)
 
 
 def enrol(store: Store, key: str, *, name: str | None = None, ticket: str | None = None, invitation: str | None = None) -> str:
@@ -172,21 +184,21 @@ def test_an_invitation_admits_one(url: str) -> None:
 
 
 def test_a_ticket_is_issued_once_and_never_changed(store: Store) -> None:
-    assert not store.has_ticket(STUDY, digest("t"))
+    assert not is_issued(store, "t")
     name = enrol(store, "anna", ticket="t")
-    assert store.has_ticket(STUDY, digest("t"))
+    assert is_issued(store, "t")
     assert enrol(store, "anna", ticket="t") == name
     for key, ticket in (("anna", "other"), ("bert", "t")):
         with pytest.raises(RemoteProtocolError, match="ENROL-002"):
             enrol(store, key, ticket=ticket)
     assert store.name_of(STUDY, b"bert") is None
-    assert not store.has_ticket(STUDY, digest("other"))
+    assert not is_issued(store, "other")
     store.leave(STUDY, b"anna", b"nonce", FAR)
     with pytest.raises(RemoteProtocolError, match="ENROL-002"):
         enrol(store, "anna", ticket="other")
     assert store.name_of(STUDY, b"anna") is None
     assert enrol(store, "anna", ticket="t") == name
-    assert store.has_ticket(STUDY, digest("t"))
+    assert is_issued(store, "t")
 
 
 def test_answers_are_expected_of_all_who_have_enrolled(store: Store, other: Store) -> None:
@@ -210,10 +222,10 @@ def test_what_is_held_when_a_study_ends_is_late(store: Store) -> None:
 
 
 def test_names_for_updates_that_are_not_kept(store: Store, other: Store) -> None:
-    assert store.use(STUDY, b"n", b"d") == "accepted"
-    assert other.use(STUDY, b"n", b"d") == "repeated"
-    assert other.use(STUDY, b"n", b"e") == "conflict"
-    assert store.use_many(STUDY, [(b"m", b"d"), (b"n", b"d"), (b"m", b"d"), (b"m", b"e")]) == (
+    assert store.use_many(STUDY, [Named(b"n", b"d")]) == ("accepted",)
+    assert other.use_many(STUDY, [Named(b"n", b"d")]) == ("repeated",)
+    assert other.use_many(STUDY, [Named(b"n", b"e")]) == ("conflict",)
+    assert store.use_many(STUDY, [Named(b"m", b"d"), Named(b"n", b"d"), Named(b"m", b"d"), Named(b"m", b"e")]) == (
         "accepted",
         "repeated",
         "repeated",
@@ -222,7 +234,22 @@ def test_names_for_updates_that_are_not_kept(store: Store, other: Store) -> None
     assert store.use_many(STUDY, ()) == ()
     assert store.load(STUDY, 0, 10).held == ()
     store.end(STUDY, Ending("closed"))
-    assert store.use_many(STUDY, [(b"m", b"d"), (b"o", b"d")]) == ("over", "over")
+    assert store.use_many(STUDY, [Named(b"m", b"d"), Named(b"o", b"d")]) == ("over", "over")
+
+
+def test_what_needs_a_ticket_is_let_in_with_one_that_was_issued(store: Store, other: Store) -> None:
+    enrol(store, "anna", ticket="t")
+    mine, strange = digest("t"), digest("another")
+    named = [Named(b"n", b"d", strange), Named(b"n", b"e", mine), Named(b"m", b"d"), Named(b"n", b"d", mine)]
+    assert other.use_many(STUDY, named) == ("unissued", "accepted", "accepted", "conflict")
+    packets = [replace(answer(i), ticket=ticket) for i, ticket in ((1, mine), (2, strange), (1, mine), (3, None))]
+    assert store.accept(STUDY, packets, FAR) == ("accepted", "unissued", "repeated", "accepted")
+    assert [held.payload for held in store.load(STUDY, 0, 10).held] == [b"1", b"3"]
+    # What was not let in has used no name.
+    assert store.accept(STUDY, [answer(2)], FAR) == ("accepted",)
+    store.end(STUDY, Ending("closed"))
+    # Tickets are forgotten, and what is late is late whoever sends it.
+    assert store.accept(STUDY, packets, FAR) == ("over",) * 4
 
 
 def test_what_is_accepted_is_held_in_order(store: Store, other: Store) -> None:
@@ -266,23 +293,25 @@ def test_a_nonce_counts_once(store: Store, other: Store) -> None:
     one, two = answer(1, nonce=b"n" * 16), answer(2, nonce=b"n" * 16)
     assert store.accept(STUDY, [one, two, answer(3, nonce=b"m" * 16)], FAR) == ("accepted", "replayed", "accepted")
     assert other.accept(STUDY, [two], FAR) == ("replayed",)
-    assert not other.use_nonce(STUDY, b"m" * 16, FAR)
-    assert other.use_nonce(STUDY, b"o" * 16, FAR)
-    assert not store.use_nonce(STUDY, b"o" * 16, FAR)
+    assert not is_new(other, b"m" * 16)
+    assert is_new(other, b"o" * 16)
+    assert not is_new(store, b"o" * 16)
     # What was refused as a replay has not used its name.
     assert accept(store, 2) == ("accepted",)
 
 
 def test_nonces_are_remembered_until_they_expire(store: Store) -> None:
-    assert store.use_nonce(STUDY, b"soon", 10 * MINUTE)
-    assert store.use_nonce(STUDY, b"later", 11 * MINUTE + 1)
+    assert is_new(store, b"soon", 10 * MINUTE)
+    assert is_new(store, b"later", 11 * MINUTE + 1)
+    # What was caught before the end of a study must not come after it.
+    store.end(STUDY, Ending("closed"))
     store.tidy(10 * MINUTE - 1)
-    assert not store.use_nonce(STUDY, b"soon", FAR)
+    assert not is_new(store, b"soon")
     store.tidy(11 * MINUTE + 1)
-    assert not store.use_nonce(STUDY, b"later", FAR)
-    assert store.use_nonce(STUDY, b"soon", 10 * MINUTE)
+    assert not is_new(store, b"later")
+    assert is_new(store, b"soon", 10 * MINUTE)
     store.tidy(12 * MINUTE)
-    assert store.use_nonce(STUDY, b"later", FAR)
+    assert is_new(store, b"later")
 
 
 def test_more_than_fits_into_one_statement(store: Store) -> None:
@@ -337,6 +366,36 @@ def test_a_lease_is_held_by_one_until_its_end(store: Store, other: Store) -> Non
     assert store.lease(STUDY, "a", now=25, until=40) is None
     other.release(STUDY, "b")
     assert store.lease(STUDY, "a", now=25, until=40) == second + 1
+
+
+def test_a_lease_is_renewed_by_who_has_it(store: Store, other: Store) -> None:
+    first = store.lease(STUDY, "a", now=0, until=10)
+    assert first is not None
+    assert store.renew(STUDY, "a", first, until=15)
+    assert not other.renew(STUDY, "b", first, until=99)
+    assert other.lease(STUDY, "b", now=14, until=24) is None
+    second = other.lease(STUDY, "b", now=15, until=25)
+    assert second is not None
+    # It is another's, or nobody's, and stays so.
+    assert not store.renew(STUDY, "a", first, until=99)
+    other.release(STUDY, "b")
+    assert not other.renew(STUDY, "b", second, until=99)
+    assert store.lease(STUDY, "a", now=16, until=26) == second + 1
+
+
+@pytest.mark.parametrize("jump", [-(10**9), 10**9])
+def test_a_clock_that_jumps_neither_blocks_a_study_nor_lets_two_write(store: Store, other: Store, jump: int) -> None:
+    held = store.lease(STUDY, "dead", now=10**12, until=10**12 + 10)
+    now = 10**12 + jump
+    # A lease from a time that is far away, before or after, is nobody's any more.
+    taken = other.lease(STUDY, "b", now, now + 10)
+    assert held is not None and taken == held + 1
+    accept(store, 1)
+    number = store.load(STUDY, now, 1).held[0].number
+    # The one that held it is alive after all, by a clock that does not matter.
+    assert not store.save(STUDY, held, Folded(b"old", (number,)))
+    assert other.save(STUDY, taken, Folded(b"new", (number,)))
+    assert store.load(STUDY, now, 1) == Loaded(b"new", (), ())
 
 
 def test_nobody_saves_under_an_old_term(store: Store, other: Store) -> None:
@@ -400,10 +459,13 @@ def test_letters_come_in_portions(store: Store, most: int, numbers: list[int]) -
 
 def test_own_letters_are_deleted_when_they_are_acknowledged(store: Store) -> None:
     assert saved(store, Folded(b"s", letters=((None, b"1"), ("anna", b"2"), ("bert", b"3"), ("anna", b"4"))))
-    store.acknowledge(STUDY, "anna", 3)
+    assert store.acknowledge(STUDY, "anna", 3, b"n", FAR)
     assert [letter.number for letter in store.letters(STUDY, "anna", 0, 100)] == [1, 4]
     assert [letter.number for letter in store.letters(STUDY, "bert", 0, 100)] == [1, 3]
-    store.acknowledge(STUDY, "anna", 1 << 70)
+    # A request that came before deletes nothing.
+    assert not store.acknowledge(STUDY, "anna", 1 << 70, b"n", FAR)
+    assert [letter.number for letter in store.letters(STUDY, "anna", 0, 100)] == [1, 4]
+    assert store.acknowledge(STUDY, "anna", 1 << 70, b"m", FAR)
     assert [letter.number for letter in store.letters(STUDY, "anna", 0, 100)] == [1]
     assert store.latest(STUDY) == 4
 
@@ -413,6 +475,8 @@ def test_what_a_study_leaves_when_it_ends(store: Store, other: Store, how: str) 
     enrol(store, "anna", ticket="t")
     enrol(store, "bert")
     store.leave(STUDY, b"bert", b"nonce", FAR)
+    store.enrol(STUDY, b"dora", None, digest("another"), None, answers=(2, 1))
+    store.leave(STUDY, b"dora", b"another", FAR)
     assert saved(store, Folded(b"s", letters=((None, b"1"),), alarms=(7,)))
     accept(store, 1, 2)
     taken = store.load(STUDY, 0, 1).held[0].number
@@ -426,6 +490,7 @@ def test_what_a_study_leaves_when_it_ends(store: Store, other: Store, how: str) 
     assert ended is not None
     assert (ended.status, ended.result, ended.reason) == (ending.status, ending.result, ending.reason)
     assert other.load(STUDY, FAR, 10) == Loaded(None, (), ())
+    assert other.expected(STUDY) == (3, {})
     assert [letter.payload for letter in other.letters(STUDY, None, 0, 100)] == [b"1", *(payload for _, payload in letters)]
     assert (other.totals(STUDY).accepted, other.totals(STUDY).waiting, other.totals(STUDY).enrolled) == (2, 0, 1)
 
@@ -433,7 +498,6 @@ def test_what_a_study_leaves_when_it_ends(store: Store, other: Store, how: str) 
     assert not store.save(STUDY, term, Folded(b"u"))
     assert store.lease(STUDY, "a", 0, 10) is None
     assert accept(store, 1, 3) == ("over", "over")
-    assert not store.has_ticket(STUDY, digest("t"))
     assert enrol(store, "anna", ticket="t") == store.name_of(STUDY, b"anna")
     for key in ("bert", "clara"):
         with pytest.raises(RemoteProtocolError, match=r"ENROL-001.*ended"):
@@ -445,13 +509,13 @@ def test_studies_have_nothing_to_do_with_each_other(store: Store) -> None:
     store.publish(Hosted(OTHER, b"m", 0, 1))
     accept(store, 1)
     enrol(store, "anna", ticket="t")
-    store.use_nonce(STUDY, b"nonce", FAR)
+    assert is_new(store, b"nonce")
     assert saved(store, Folded(b"s", letters=((None, b"1"),), alarms=(1,), rejected={"MSG-001": 1}))
     assert (store.latest(OTHER), store.letters(OTHER, None, 0, 10), store.load(OTHER, 5, 5)) == (0, (), Loaded(None, (), ()))
     assert (store.totals(OTHER).accepted, store.totals(OTHER).refused) == (0, {})
     assert store.name_of(OTHER, b"anna") is None
-    assert not store.has_ticket(OTHER, digest("t"))
-    assert store.use_nonce(OTHER, b"nonce", FAR)
+    assert not is_issued(store, "t", OTHER)
+    assert store.acknowledge(OTHER, "nobody", 0, b"nonce", FAR)
     assert store.accept(OTHER, [answer(1, "else")], FAR) == ("accepted",)
     store.end(STUDY, Ending("closed"))
     assert len(store.load(OTHER, 5, 5).held) == 1
@@ -466,10 +530,10 @@ def test_tidying_changes_nothing_that_can_be_asked_for(store: Store) -> None:
     accept(store, 1)
     for _ in range(2):
         store.tidy(0)
-        assert all(store.has_ticket(STUDY, digest(f"ticket of {key}")) for key in "abcxyz")
+        assert all(is_issued(store, f"ticket of {key}") for key in "abcxyz")
         assert [store.name_of(STUDY, key.encode()) for key in "zyxabc"] == [*names[:2], None, *names[3:]]
         assert store.totals(STUDY).enrolled == 5
-        assert not store.use_nonce(STUDY, b"nonce", FAR)
+        assert not is_new(store, b"nonce")
     assert enrol(store, "d", ticket="another") not in names
 
 
@@ -485,7 +549,7 @@ def test_one_of_several_that_send_the_same_is_first(store: Store, other: Store) 
     for i in range(5):
         outcomes = at_once(*[lambda each=each, i=i: accept(each, i) for each in (store, other, store, other)])
         assert sorted(outcomes) == [("accepted",), ("repeated",), ("repeated",), ("repeated",)]
-        outcomes = at_once(lambda i=i: store.use_nonce(STUDY, digest(i), FAR), lambda i=i: other.use_nonce(STUDY, digest(i), FAR))
+        outcomes = at_once(lambda i=i: is_new(store, digest(i)), lambda i=i: is_new(other, digest(i)))
         assert sorted(outcomes) == [False, True]
     assert store.totals(STUDY).accepted == 5
 
@@ -624,6 +688,21 @@ def test_a_writer_is_killed_at_length(url: str, entropy: SeededEntropy) -> None:
 def test_postgresql_is_killed_at_any_moment(entropy: SeededEntropy) -> None:
     with postgres() as server:
         kill_and_check(server.new_database(), entropy, 4, server)
+
+
+def test_what_postgresql_has_emptied_it_gives_up(postgres_server: Postgres) -> None:
+    """Of each table that is emptied at a study's end, the places of what was deleted are free to be written over."""
+    url = postgres_server.new_database()
+    with open_store(url) as store:
+        store.publish(HOSTED)
+        store.enrol(STUDY, b"anna", None, digest("t"), None, answers=(1,))
+        accept(store, 1)
+        assert saved(store, Folded(b"s", alarms=(7,)))
+        store.end(STUDY, Ending("closed"))
+        store.tidy(0)
+    query = "SELECT relname FROM pg_stat_user_tables WHERE last_vacuum IS NOT NULL"
+    with psycopg.connect(url, autocommit=True) as db:
+        assert {name for (name,) in db.execute(query)} >= {*EMPTIED, "nonce", "enrolment", "letter"}
 
 
 def test_a_store_goes_on_when_postgresql_is_back() -> None:

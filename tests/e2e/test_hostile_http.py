@@ -654,8 +654,7 @@ def test_whatever_is_submitted_is_answered_alike(c: HostileCoordinator) -> None:
     assert c.settled() == before
     expected = {"AUTH-002": 1, "HOST-005": 1, "MSG-001": 3, "MSG-002": 3, "MSG-005": 1, "MSG-006": 1, "PROTO-003": 1}
     assert c.counted("anonml", refused, expected) == expected
-    # What comes after the end has no ticket any more.
-    c.counted("closed", {}, {"AUTH-002": 1, "MSG-002": 1})
+    c.counted("closed", {}, {"HOST-002": 1, "MSG-002": 1})
     c.counted("pfds", {}, {"PROTO-003": 1})
 
 
@@ -726,26 +725,33 @@ def test_a_ticket_that_is_none_is_answered_as_one_that_is(c: HostileCoordinator)
     assert c.counted("token", refused, expected) == expected
 
 
+FIRST = "update?number=0"
 UPDATES = {
-    "unsigned": (401, "AUTH-001", lambda body: request("POST", route("signed", "update"), body)),
-    "of a stranger": (403, "ENROL-001", lambda body: signed("signed", "update", body, RAW, STRANGER)),
-    "too old": (401, "AUTH-003", lambda body: signed("signed", "update", body, RAW, late=130)),
-    "for another study": (401, "AUTH-002", lambda body: signed("signed", "update", body, RAW, target=route("open", "update"))),
-    "for another body": (401, "AUTH-002", lambda body: signed("signed", "update", body, RAW, content=body + b"x")),
-    "one byte less": (400, "MSG-005", lambda body: signed("signed", "update", body[:-1], RAW)),
-    "one byte more": (413, "MSG-001", lambda body: signed("signed", "update", body + b"x", RAW)),
-    "of the future": (400, "DDML-001", lambda body: signed("signed", "update", update(7, 1, body[24:]), RAW)),
+    "unsigned": (401, "AUTH-001", lambda body: request("POST", route("signed", FIRST), body)),
+    "of a stranger": (403, "ENROL-001", lambda body: signed("signed", FIRST, body, RAW, STRANGER)),
+    "too old": (401, "AUTH-003", lambda body: signed("signed", FIRST, body, RAW, late=130)),
+    "for another study": (401, "AUTH-002", lambda body: signed("signed", FIRST, body, RAW, target=route("open", FIRST))),
+    "for another body": (401, "AUTH-002", lambda body: signed("signed", FIRST, body, RAW, content=body + b"x")),
+    "for another number": (401, "AUTH-002", lambda body: signed("signed", FIRST, body, RAW, target=route("signed", "update?number=1"))),
+    "one byte less": (400, "MSG-005", lambda body: signed("signed", FIRST, body[:-1], RAW)),
+    "one byte more": (413, "MSG-001", lambda body: signed("signed", FIRST, body + b"x", RAW)),
+    "of the future": (400, "DDML-001", lambda body: signed("signed", FIRST, update(7, 1, body[24:]), RAW)),
     "out of range": (
         400,
         "MSG-005",
-        lambda body: signed("signed", "update", update(8, 0, b"\x00\x00\x00\x80" * (len(body[24:]) // 4)), RAW),
+        lambda body: signed("signed", FIRST, update(8, 0, b"\x00\x00\x00\x80" * (len(body[24:]) // 4)), RAW),
     ),
     "with its query signed otherwise": (
         401,
         "AUTH-002",
-        lambda body: signed("signed", "update", body, RAW).replace(b"/update ", b"/update?x=1 ", 1),
+        lambda body: signed("signed", FIRST, body, RAW).replace(b"/update?number=0 ", b"/update?number=0&x=1 ", 1),
     ),
-    "on an encoded path": (401, "AUTH-002", lambda body: signed("signed", "update", body, RAW).replace(b"/update ", b"/%75pdate ", 1)),
+    "on an encoded path": (401, "AUTH-002", lambda body: signed("signed", FIRST, body, RAW).replace(b"/update?", b"/%75pdate?", 1)),
+    **{
+        f"of the query {query!r:.30}": (400, "HOST-006", lambda body, query=query: signed("signed", f"update{query}", body, RAW))
+        for query in ("", "?number=", "?number=2", "?number=-1", "?number=false", "?number=1.0", "?number=0&number=1", "?x=1&number=0")
+    },
+    "of a number without end": (400, "HOST-006", lambda body: signed("signed", f"update?number={'9' * 400}", body, RAW)),
 }
 
 
@@ -755,6 +761,23 @@ def test_a_signed_update_is_told_what_is_wrong_with_it(c: HostileCoordinator, na
     body = update(6, 0, c.post(route("signed", "draw")).body[8:])
     before = c.settled()
     assert c.ask(make(body)).problem == (status, code)
+    assert c.settled() == before
+
+
+def test_a_key_has_as_many_updates_as_the_study_says(c: HostileCoordinator) -> None:
+    weights = c.post(route("signed", "draw")).body[8:]
+    first, second = (update(name, 0, weights) for name in (20, 21))
+    # The same bytes may come again; others not, and none beyond the last number.
+    for body, number in ((first, 0), (first, 0), (second, 1)):
+        assert c.ask(signed("signed", f"update?number={number}", body, RAW)).status == 202
+    before = c.settled()
+    assert before["ddml"] != [] and len(before["ddml_update"]) >= 2
+    for body, number, told in (
+        (second, 0, (409, "HOST-005")),
+        (first, 1, (409, "HOST-005")),
+        (update(22, 0, weights), 2, (400, "HOST-006")),
+    ):
+        assert c.ask(signed("signed", f"update?number={number}", body, RAW)).problem == told
     assert c.settled() == before
 
 

@@ -4,11 +4,15 @@
 admission   what an update carries
 ==========  ============================================================================================================
 open        nothing
-signed      ``Authorization``, as every signed request; that it came before does no harm, because the update has an id
+signed      ``?number=NUMBER``, which of its key's updates this is, and ``Authorization``, as every signed request
 token       ``Shoal-Ticket: TICKET NUMBER``, the ticket's hexadecimal digits and which of its updates this is
 ==========  ============================================================================================================
 
-A ticket's number is used for one body: the same bytes may come again, others are refused.
+Numbers begin with 0 and end below the number of updates that the study asks of each device. One is used for one body: the same bytes may
+come again, others are refused. So each key, or ticket, counts as often as the study says, however often it sends.
+
+An update is admitted in two steps. `Admission.check` looks at it and changes nothing; `Admission.use` uses its number up. What is wrong
+with the update itself is found in between, so that one that is refused leaves its number free.
 """
 
 from __future__ import annotations
@@ -20,7 +24,8 @@ from concurrent.futures import Executor
 from typing import ClassVar
 
 from shoal.coordinator.batching import Batched
-from shoal.coordinator.store.base import Accepted, Store
+from shoal.coordinator.problems import RequestError, over
+from shoal.coordinator.store.base import Accepted, Named, Store
 from shoal.errors import RemoteProtocolError
 from shoal.transport import signing
 from shoal.transport.forms import TICKET_BYTES
@@ -33,6 +38,7 @@ KNOWN_MILLISECONDS = 10_000
 _MOST_KNOWN = 100_000
 _MOST_AT_ONCE = 256
 _TICKET = re.compile(rf"([0-9a-f]{{{2 * TICKET_BYTES}}}) ([0-9]{{1,9}})")
+_NUMBER = re.compile(r"[^?]*\?number=([0-9]{1,9})")
 
 
 class Admission:
@@ -49,69 +55,77 @@ class Admission:
     header: ClassVar[bytes | None] = None
     is_anonymous: ClassVar[bool] = True
 
-    async def check(self, target: str, body: bytes, credential: str | None) -> None:
-        """`RemoteProtocolError` for an update that is not let in; its target and body are what was sent."""
+    async def check(self, target: str, body: bytes, credential: str | None) -> Named | None:  # noqa: ARG002
+        """What an update would use up, by its target and body as they were sent; `RemoteProtocolError` for one that is not let in."""
+        return None
+
+    async def use(self, named: Named) -> None:
+        """Use it up; `RemoteProtocolError` where that cannot be, for good."""
 
 
-class Signed(Admission):
-    """Lets in what an enrolled key has signed."""
+class _Numbered(Admission):
+    """Lets in what has a number of its own, and each number once."""
+
+    def __init__(self, store: Store, study: str, n_updates: int, executor: Executor) -> None:
+        self._study, self._n_updates = study, n_updates
+        self._use = Batched[Named, Accepted](lambda named: list(store.use_many(study, named)), executor, _MOST_AT_ONCE)
+
+    async def use(self, named: Named) -> None:
+        match await self._use(named):
+            case "unissued":
+                raise RemoteProtocolError("AUTH-002", "The update's ticket was not issued.")
+            case "conflict":
+                raise RemoteProtocolError("HOST-005", "The update's number was used before, for other bytes.", fix="Send those again.")
+            case "over":
+                raise over(self._study)
+
+
+class Signed(_Numbered):
+    """Lets in what an enrolled key has signed, as often as a device may send updates."""
 
     header: ClassVar[bytes | None] = b"authorization"
     is_anonymous: ClassVar[bool] = False
 
-    def __init__(self, store: Store, study: str, now: Callable[[], int], executor: Executor) -> None:
+    def __init__(self, store: Store, study: str, n_updates: int, executor: Executor, now: Callable[[], int]) -> None:
+        super().__init__(store, study, n_updates, executor)
         self._now = now
         self._name_of = Batched[bytes, str | None](lambda keys: [store.name_of(study, key) for key in keys], executor, _MOST_AT_ONCE)
         self._seen: dict[bytes, int] = {}
 
-    async def check(self, target: str, body: bytes, credential: str | None) -> None:
+    async def check(self, target: str, body: bytes, credential: str | None) -> Named:
         now = self._now()
         key = signing.verify(credential, "POST", target, body, now).key
-        if abs(now - self._seen.get(key, -KNOWN_MILLISECONDS)) < KNOWN_MILLISECONDS:
-            return
-        if await self._name_of(key) is None:
+        if not await self._is_enrolled(key, now):
             raise RemoteProtocolError("ENROL-001", "The key that signed this update is not enrolled.", fix="Enrol first: shoal join")
+        found = _NUMBER.fullmatch(target)
+        if found is None or int(found[1]) >= self._n_updates:
+            raise RequestError(400, "HOST-006", f"The query's number is not one whole number from 0 to {self._n_updates - 1}.")
+        return _named(b"shoal ddml signed update 1\x00", key, int(found[1]), body)
+
+    async def _is_enrolled(self, key: bytes, now: int) -> bool:
+        if abs(now - self._seen.get(key, -KNOWN_MILLISECONDS)) < KNOWN_MILLISECONDS:
+            return True
+        if await self._name_of(key) is None:
+            return False
         if len(self._seen) >= _MOST_KNOWN:
             self._seen.clear()
         self._seen[key] = now
+        return True
 
 
-class Tickets(Admission):
+class Tickets(_Numbered):
     """Lets in what comes with a ticket that was issued, as often as a device may send updates."""
 
     header: ClassVar[bytes | None] = TICKET_HEADER
 
-    def __init__(self, store: Store, study: str, n_updates: int, executor: Executor) -> None:
-        self._store, self._study, self._n_updates = store, study, n_updates
-        self._use = Batched[tuple[bytes, bytes, bytes], Accepted | None](self._use_all, executor, _MOST_AT_ONCE)
-        self._issued: set[bytes] = set()
-
-    async def check(self, target: str, body: bytes, credential: str | None) -> None:  # noqa: ARG002
+    async def check(self, target: str, body: bytes, credential: str | None) -> Named:  # noqa: ARG002
         found = _TICKET.fullmatch(credential or "")
         if found is None or int(found[2]) >= self._n_updates:
             raise RemoteProtocolError("AUTH-001", "The update carries no ticket, or one for more updates than the study has.")
-        ticket, number = bytes.fromhex(found[1]), int(found[2])
-        name = hashlib.sha256(b"shoal ddml update 1\x00" + ticket + number.to_bytes(4, "big")).digest()
-        used = await self._use((hashlib.sha256(ticket).digest(), name, hashlib.sha256(body).digest()))
-        if used is None:
-            raise RemoteProtocolError("AUTH-002", "The update's ticket was not issued.")
-        if used == "conflict":
-            raise RemoteProtocolError("HOST-005", "The update's ticket was used before, for other bytes.")
-        if used == "over":
-            raise RemoteProtocolError("HOST-002", "The study has ended.")
+        ticket = bytes.fromhex(found[1])
+        return _named(b"shoal ddml update 1\x00", ticket, int(found[2]), body, hashlib.sha256(ticket).digest())
 
-    def _use_all(self, asked: list[tuple[bytes, bytes, bytes]]) -> list[Accepted | None]:
-        is_in = [self._is_issued(ticket) for ticket, _, _ in asked]
-        named = [(name, body) for (_, name, body), admits in zip(asked, is_in, strict=True) if admits]
-        used = iter(self._store.use_many(self._study, named) if named else ())
-        return [next(used) if admits else None for admits in is_in]
 
-    def _is_issued(self, ticket: bytes) -> bool:
-        """A ticket that was issued stays issued; of others nothing is remembered."""
-        if ticket not in self._issued:
-            if not self._store.has_ticket(self._study, ticket):
-                return False
-            if len(self._issued) >= _MOST_KNOWN:
-                self._issued.clear()
-            self._issued.add(ticket)
-        return True
+def _named(kind: bytes, whose: bytes, number: int, body: bytes, ticket: bytes | None = None) -> Named:
+    """A number of a key or a ticket: who reads it in the store, and knows neither, learns nothing of them."""
+    return Named(hashlib.sha256(kind + whose + number.to_bytes(4, "big")).digest(), hashlib.sha256(body).digest(), ticket)

@@ -1,6 +1,7 @@
 """Calls that block, made together in a thread: what is asked for while one call is under way waits, and is asked for in one call then.
 
-So one transaction serves all who wait for it, however many they are, and whoever comes alone waits for nobody.
+So one transaction serves all who wait for it, however many they are, and whoever comes alone waits for nobody. Calls that do not block are
+made in the event loop: those of one turn together, which is faster than each between the reading and writing of others.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ Answer = TypeVar("Answer")
 
 
 class Batched(Generic[Asked, Answer]):
-    """A blocking function of many, as an asynchronous one of one.
+    """A function of many, as an asynchronous one of one.
 
     Parameters
     ----------
     work
         Answers each of what it is given, in order. What it raises, all of them are told.
     executor
-        Where it runs; one call at a time.
+        Where it runs, if it blocks; one call at a time. None for the event loop.
     most
         How many it is given at once at most.
 
@@ -37,7 +38,7 @@ class Batched(Generic[Asked, Answer]):
     [2, 4, 6]
     """
 
-    def __init__(self, work: Callable[[list[Asked]], list[Answer]], executor: Executor, most: int) -> None:
+    def __init__(self, work: Callable[[list[Asked]], list[Answer]], executor: Executor | None, most: int) -> None:
         self._work, self._executor, self._most = work, executor, most
         self._waiting: dict[asyncio.Future[Answer], Asked] = {}
         self._task: asyncio.Task[None] | None = None
@@ -50,14 +51,13 @@ class Batched(Generic[Asked, Answer]):
         return await future
 
     async def _answer_all(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
             while self._waiting:
                 some = dict(islice(self._waiting.items(), self._most))
                 for future in some:
                     del self._waiting[future]
                 try:
-                    answers = await loop.run_in_executor(self._executor, self._work, list(some.values()))
+                    answers = await self._ask(list(some.values()))
                 except Exception as error:
                     for future in some:
                         _settle(future, error=error)
@@ -66,6 +66,11 @@ class Batched(Generic[Asked, Answer]):
                         _settle(future, answer)
         finally:
             self._task = None
+
+    async def _ask(self, some: list[Asked]) -> list[Answer]:
+        if self._executor is None:
+            return self._work(some)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._work, some)
 
 
 def _settle(future: asyncio.Future[Answer], answer: Answer | None = None, error: Exception | None = None) -> None:

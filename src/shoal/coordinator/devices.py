@@ -1,7 +1,7 @@
 """Draws and updates of all studies of DDML, as one worker answers them: admission, the way to the store, and the end.
 
-Instances in memory are read and merged at once. Any other store blocks: its calls are made in one thread, those that wait together in one
-transaction. What is answered is in the store.
+Instances in memory are read at once, and merged with what has come in the same moment. Any other store blocks: its calls are made in one
+thread, those that wait together in one transaction. What is answered is in the store.
 
 Refusals are counted here and written once a second, so that a flood of bad updates is not a flood of writes; a worker that is killed
 loses the count of its last second.
@@ -21,7 +21,7 @@ from shoal.clock import Clock
 from shoal.coordinator.admission import Admission, Signed, Tickets
 from shoal.coordinator.batching import Batched
 from shoal.coordinator.hosting import milliseconds
-from shoal.coordinator.models.base import ModelStore
+from shoal.coordinator.models.base import ModelStore, as_weights
 from shoal.coordinator.models.memory import MemoryModels
 from shoal.coordinator.problems import RequestError, over
 from shoal.coordinator.refusals import Refusals
@@ -30,6 +30,7 @@ from shoal.coordinator.serving import Arrival, Serving, open_serving
 from shoal.coordinator.store.base import Ending, Hosted, Store
 from shoal.entropy import Entropy
 from shoal.errors import RemoteProtocolError, StoreError
+from shoal.protocols.ddml.merging import LIMIT
 from shoal.protocols.ddml.messages import ID_BYTES
 from shoal.study.manifest import Manifest
 
@@ -67,7 +68,7 @@ class Entry:
         self._count, self._is_guarded = count, admission.header is not None
         self.is_over = False
         self._draws = None if executor is None else Batched[None, bytes](self._draw_some, executor, _MOST_AT_ONCE)
-        self._updates = None if executor is None else Batched[Arrival, str](serving.update_many, executor, _MOST_AT_ONCE)
+        self._updates = Batched[Arrival, str](serving.update_many, executor, _MOST_AT_ONCE)
 
     async def draw(self) -> bytes:
         """Epoch and weights; `RequestError` 410 after the end."""
@@ -90,7 +91,7 @@ class Entry:
             # First what costs no look into the store.
             self._check_form(body)
             if self._is_guarded:
-                await self.admission.check(target, body, credential)
+                await self._admit(target, body, credential)
             await self._merge(body)
         except RemoteProtocolError as error:
             self._count(error.code)
@@ -107,19 +108,27 @@ class Entry:
         if len(body) < self.n_bytes:
             raise RemoteProtocolError("MSG-005", f"An update of {len(body)} bytes came; those of this study have {self.n_bytes}.")
 
+    async def _admit(self, target: str, body: bytes, credential: str | None) -> None:
+        """Let an update in, and use its number up. One that no honest device sends is refused before, and uses up nothing."""
+        named = await self.admission.check(target, body, credential)
+        epoch, weights = _parts(body)
+        if as_weights(weights).min() < -LIMIT:
+            raise _out_of_range()
+        # A draw tells the epoch of this moment: other workers may have merged much since this one looked.
+        if epoch > self.serving.n_merged // self.serving.params.epoch_updates and epoch > _epoch_of(await self.draw()):
+            raise _early(epoch)
+        if named is not None:
+            await self.admission.use(named)
+
     async def _merge(self, body: bytes) -> None:
-        epoch = int.from_bytes(body[ID_BYTES:_HEAD_BYTES], "little")
-        weights = memoryview(body)[_HEAD_BYTES:]
-        if self._updates is None:
-            outcome = self.serving.update(body[:ID_BYTES], epoch, weights)
-        else:
-            outcome = await self._updates(Arrival(body[:ID_BYTES], epoch, weights))
+        epoch, weights = _parts(body)
+        outcome = await self._updates(Arrival(body[:ID_BYTES], epoch, weights))
         if outcome == "merged":
             self.is_over = self.is_over or self.serving.is_full
         elif outcome == "range":
-            raise RemoteProtocolError("MSG-005", "A weight of the update is out of range.")
+            raise _out_of_range()
         elif outcome == "early":
-            raise RemoteProtocolError("DDML-001", f"The update is of epoch {epoch}, which has not begun.")
+            raise _early(epoch)
         elif outcome != "repeated":
             self._count("stale" if outcome == "stale" else "spam")
 
@@ -129,6 +138,23 @@ class Entry:
 
     def _draw_some(self, asked: list[None]) -> list[bytes]:
         return [self._draw() for _ in asked]
+
+
+def _parts(body: bytes) -> tuple[int, memoryview]:
+    """The epoch and the weights of an update."""
+    return int.from_bytes(body[ID_BYTES:_HEAD_BYTES], "little"), memoryview(body)[_HEAD_BYTES:]
+
+
+def _epoch_of(drawn: bytes) -> int:
+    return int.from_bytes(drawn[:EPOCH_BYTES], "little")
+
+
+def _out_of_range() -> RemoteProtocolError:
+    return RemoteProtocolError("MSG-005", "A weight of the update is out of range.")
+
+
+def _early(epoch: int) -> RemoteProtocolError:
+    return RemoteProtocolError("DDML-001", f"The update is of epoch {epoch}, which has not begun.")
 
 
 @dataclass
@@ -185,10 +211,26 @@ class Devices:
 
     async def tend(self) -> None:
         """Write what was counted, see which studies have ended, and rid the disk of earlier instances, each when it is due."""
-        with suppress(StoreError):  # what cannot be done now is done later
+        # What cannot be done now is done later, and keeps nothing else from being done.
+        with suppress(StoreError):
             await self._refusals.flush(self._store)
-            for served in self._served:
+        for served in self._served:
+            with suppress(StoreError):
                 await self._see(served)
+
+    async def see(self, digest: str) -> None:
+        """Look at once how a study stands, if it is served here: the analyst may have closed it."""
+        for served in self._served:
+            if served.entry.digest == digest:
+                with suppress(StoreError):
+                    await self._see(served)
+
+    async def n_merged(self, digest: str) -> int:
+        """How many updates of a study were merged; 0 for one whose instances are not there, or not any more."""
+        try:
+            return await self._call_models(self._models.n_merged, digest)
+        except StoreError:
+            return 0
 
     async def stop(self) -> None:
         """Tend for the last time. The stores remain their opener's to close."""
@@ -222,11 +264,10 @@ class Devices:
     def _admission(self, manifest: Manifest, digest: str) -> Admission:
         settings = manifest.study.ddml
         assert settings is not None
+        numbered = (self._store, digest, manifest.study.privacy.n_updates, self._executor)
         if settings.admission == "signed":
-            return Signed(self._store, digest, self._now, self._executor)
-        return (
-            Tickets(self._store, digest, manifest.study.privacy.n_updates, self._executor) if settings.admission == "token" else Admission()
-        )
+            return Signed(*numbered, self._now)
+        return Tickets(*numbered) if settings.admission == "token" else Admission()
 
     def _ending(self, hosted: Hosted, serving: Serving) -> Ending | None:
         n_merged = self._models.n_merged(hosted.digest)
@@ -254,9 +295,13 @@ class Devices:
             return
         entry, serving, now = served.entry, served.entry.serving, self._now()
         hosted = await self._call(self._store.study, entry.digest)
-        served.has_ended = hosted is None or hosted.status != "open"
-        entry.is_over = entry.is_over or served.has_ended
-        if serving.n_merged > served.tidied_after and (entry.is_over or now - served.tidied_at >= TIDY_MILLISECONDS):
+        if hosted is None or hosted.status != "open":
+            # One that the analyst has closed goes on to be merged, and its names to be remembered, until somebody says so here.
+            await self._call_models(serving.finish)
+            served.has_ended = entry.is_over = True
+        # A clock that was put back must not put this off.
+        is_due = entry.is_over or abs(now - served.tidied_at) >= TIDY_MILLISECONDS
+        if serving.n_merged > served.tidied_after and is_due:
             await self._call_models(serving.tidy)
             served.tidied_at, served.tidied_after = now, serving.n_merged
 

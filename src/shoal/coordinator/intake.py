@@ -10,17 +10,16 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
 
 from shoal.coordinator.aggregators import messages_of
 from shoal.coordinator.batching import Batched
-from shoal.messages.measuring import check_values
 from shoal.coordinator.publishing import ticket_digest
 from shoal.coordinator.refusals import Refusals
 from shoal.coordinator.store.base import Accepted, Incoming, Store
 from shoal.errors import RemoteProtocolError
 from shoal.messages import codec
 from shoal.messages.base import Message
+from shoal.messages.measuring import check_values
 from shoal.protocols.anonml.messages import Answer
 from shoal.study.manifest import Manifest
 
@@ -29,16 +28,8 @@ MOST_VALUES, MOST_ANONYMOUS_VALUES = 1 << 14, 1 << 6
 """Of a message, the numbers of an `Array` counting as one: what bounds the time and the memory that a stranger's bytes take to read."""
 
 _LARGE = 1 << 16
-_REFUSED: dict[Accepted | None, str] = {None: "AUTH-002", "conflict": "HOST-005", "over": "HOST-002"}
+_REFUSED: dict[Accepted, str] = {"unissued": "AUTH-002", "conflict": "HOST-005", "over": "HOST-002"}
 """Why an anonymous submission is not in; what came again is in."""
-
-
-@dataclass(frozen=True)
-class _Arrived:
-    """What is to be accepted, and the digest of the ticket without which it is not."""
-
-    incoming: Incoming
-    ticket: bytes | None = None
 
 
 class Intake:
@@ -71,7 +62,7 @@ class Intake:
         self._registry = messages_of(manifest.study)
         self._is_bare = manifest.study.protocol == "ddml"
         self._executor, self._expires, self._refusals, self._wake = executor, expires, refusals, wake
-        self._accept: Batched[_Arrived, Accepted | None] = Batched(self._take, executor, MOST_AT_ONCE)
+        self._accept: Batched[Incoming, Accepted] = Batched(self._take, executor, MOST_AT_ONCE)
 
     async def message(self, name: str, payload: bytes, nonce: bytes) -> Accepted:
         """Accept a message of an enrolled participant; what became of it, once that is durable.
@@ -88,9 +79,7 @@ class Intake:
         except RemoteProtocolError as error:
             self._refusals.count(self._digest, error.code)
             raise
-        outcome = await self._put(_Arrived(_incoming(name, message, payload, nonce)))
-        assert outcome is not None
-        return outcome
+        return await self._put(_incoming(name, message, payload, nonce=nonce))
 
     async def submit(self, payload: bytes) -> None:
         """Accept an anonymous message, or count why not; the sender is told nothing. `StoreError` where nothing could be stored."""
@@ -101,7 +90,7 @@ class Intake:
         except RemoteProtocolError as error:
             self._refusals.count(self._digest, error.code)
             return
-        outcome = await self._put(_Arrived(_incoming("", message, payload, None), ticket_digest(message.ticket)))
+        outcome = await self._put(_incoming("", message, payload, ticket=ticket_digest(message.ticket)))
         if outcome in _REFUSED:
             self._refusals.count(self._digest, _REFUSED[outcome])
 
@@ -119,20 +108,17 @@ class Intake:
             raise RemoteProtocolError("PROTO-003", f"A {message.type_name} is the aggregator's to send.")
         return message
 
-    async def _put(self, arrived: _Arrived) -> Accepted | None:
-        outcome = await self._accept(arrived)
+    async def _put(self, incoming: Incoming) -> Accepted:
+        outcome = await self._accept(incoming)
         if outcome == "accepted":
             self._wake()
         return outcome
 
-    def _take(self, arrived: list[_Arrived]) -> list[Accepted | None]:
-        """One transaction for all; None for what has no ticket that was issued."""
-        is_in = [one.ticket is None or self._store.has_ticket(self._digest, one.ticket) for one in arrived]
-        admitted = [one.incoming for one, admits in zip(arrived, is_in, strict=True) if admits]
-        outcomes = iter(self._store.accept(self._digest, admitted, self._expires()) if admitted else ())
-        return [next(outcomes) if admits else None for admits in is_in]
+    def _take(self, arrived: list[Incoming]) -> list[Accepted]:
+        """One transaction for all."""
+        return list(self._store.accept(self._digest, arrived, self._expires()))
 
 
-def _incoming(sender: str, message: Message, payload: bytes, nonce: bytes | None) -> Incoming:
+def _incoming(sender: str, message: Message, payload: bytes, *, nonce: bytes | None = None, ticket: bytes | None = None) -> Incoming:
     name = hashlib.sha256(codec.dumps((sender, message.type_name, message.submission))).digest()
-    return Incoming(sender, payload, name, hashlib.sha256(payload).digest(), nonce)
+    return Incoming(sender, payload, name, hashlib.sha256(payload).digest(), nonce, ticket)

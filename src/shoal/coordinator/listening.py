@@ -6,6 +6,7 @@ import errno
 import ipaddress
 import socket
 import ssl
+import stat
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,12 @@ from shoal.names import shown
 BACKLOG = 1_024
 """Connections that may wait to be accepted."""
 
+_REASONS = {
+    errno.EADDRINUSE: ("something else does", "Choose another --port; 0 is any that is free."),
+    errno.EADDRNOTAVAIL: ("this machine does not have that address", "--host 0.0.0.0 listens on all that it has."),
+    errno.EACCES: ("this user may not", "Choose a --port above 1023."),
+}
+_EVERYWHERE = ("0.0.0.0", "::")
 _TRY_SECONDS, _PAUSE_SECONDS = 1.0, 0.05
 
 
@@ -51,7 +58,8 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
             path.open("rb").close()
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "its name is not one that a file can have"
-            raise UsageError("SERVE-002", f"The {what} {shown(str(path))} cannot be read: {reason}.") from None
+            fix = f"Give a PEM file that the user of this process can read: --tls-{'cert' if what == 'certificate' else 'key'} F"
+            raise UsageError("SERVE-002", f"The {what} {shown(str(path))} cannot be read: {reason}.", fix=fix) from None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -68,8 +76,24 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
+def is_open_to_others(path: Path) -> bool:
+    """Whether users of this machine can read a file who are neither its owner nor of its group."""
+    return bool(path.stat().st_mode & stat.S_IROTH)
+
+
 def _no_password() -> str:
     return ""
+
+
+def resolve(host: str, port: int) -> tuple[Any, ...]:
+    """What a host and a port are to a socket: ``SERVE-001`` where they are nothing."""
+    try:
+        if not host:
+            raise ValueError
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except (socket.gaierror, ValueError):
+        what = f"{shown(host)} is neither an address nor a name that this machine knows." if host else "--host is empty."
+        raise UsageError("SERVE-001", what, fix="--host 127.0.0.1, or an address or a name of this machine.") from None
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -79,10 +103,7 @@ def listen(host: str, port: int) -> socket.socket:
     -----
     Workers of a coordinator that was killed hold its port for a moment; this is waited for.
     """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except (socket.gaierror, UnicodeError):
-        raise UsageError("SERVE-001", f"{shown(host)} is not an address.", fix="--host 127.0.0.1, or an address of this machine.") from None
+    family, kind, protocol, _, address = resolve(host, port)
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -90,8 +111,8 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        fix = "Choose another --port; 0 is any that is free." if error.errno == errno.EADDRINUSE else "Choose another --host or --port."
-        raise UsageError("SERVE-001", f"Nothing can listen on {shown(host)}, port {port}: {error.strerror}.", fix=fix) from None
+        reason, fix = _REASONS.get(error.errno or 0, (f"{error.strerror}", "Choose another --host or --port."))
+        raise UsageError("SERVE-001", f"Nothing can listen on {shown(host)}, port {port}: {reason}.", fix=fix) from None
     return listener
 
 
@@ -108,5 +129,21 @@ def _bind(listener: socket.socket, address: Any) -> None:
 
 
 def url_of(host: str, listener: socket.socket, *, has_tls: bool) -> str:
-    """What participants are told: the host as it was named, since a certificate is for a name, and the port as it came out."""
+    """Where it listens: the host as it was named, since a certificate is for a name, and the port as it came out."""
     return f"{'https' if has_tls else 'http'}://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+
+
+def url_for_others(host: str, url: str, *, has_tls: bool) -> str:
+    """What participants are told: where it listens, with HOST for a name that the coordinator does not know itself.
+
+    Examples
+    --------
+    >>> url_for_others("0.0.0.0", "https://0.0.0.0:8700", has_tls=True), url_for_others("127.0.0.1", "http://127.0.0.1:8700", has_tls=False)
+    ('https://HOST:8700', 'http://127.0.0.1:8700')
+    """
+    if is_loopback(host):
+        return url
+    if not has_tls:
+        # It is reached through what speaks TLS in front of it.
+        return "https://HOST"
+    return f"https://HOST:{url.rpartition(':')[2]}" if host in _EVERYWHERE else url

@@ -21,6 +21,7 @@ from shoal.coordinator.intake import Intake
 from shoal.coordinator.letterbox import Letterbox, unknown
 from shoal.coordinator.models.base import ModelStore
 from shoal.coordinator.publishing import first_start, key_digest, publish, ticket_digest
+from shoal.coordinator.recent import Recent
 from shoal.coordinator.refusals import Refusals
 from shoal.coordinator.stepping import Stepper
 from shoal.coordinator.store.base import Accepted, Ending, Hosted, Store, Totals
@@ -39,6 +40,8 @@ ROUNDING = 10
 """Counts of people who are nameless are rounded down to multiples of this, so that nobody can watch them rise by one."""
 
 _THREADS = 4
+_MOST_STUDIES = 256
+"""Of which something is kept in memory."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +101,8 @@ class Office:
         self._bells = self._letterbox.bells
         self._refusals = Refusals()
         self._stepper = Stepper(store, clock, entropy, holder, self._bells, self.devices.step, self._flush)
-        self._intakes: dict[str, Intake] = {}
-        self._served: dict[str, Served] = {}
+        self._intakes: Recent[str, Intake] = Recent(_MOST_STUDIES)
+        self._served: Recent[str, Served] = Recent(_MOST_STUDIES)
         self._analyst_digest = b""
         self._stepping: asyncio.Task[None] | None = None
 
@@ -145,7 +148,8 @@ class Office:
             raise unknown()
         served = self._served.get(digest)
         if served is None:
-            served = self._served[digest] = await self._call(self._read, hosted)
+            served = self._served.put(digest, await self._call(self._read, hosted))
+        # What is kept never changes; how it stands does, and at any worker.
         return replace(served, hosted=hosted)
 
     def is_analyst(self, key: str) -> bool:
@@ -161,6 +165,7 @@ class Office:
     async def close_study(self, digest: str) -> None:
         """End a study without a result, as the analyst wishes; one that has ended stays as it is."""
         await self._call(self._store.end, digest, Ending("closed", reason="The analyst has closed the study."))
+        await self.devices.see(digest)
         self._bells.ring(digest)
 
     async def enrol(self, digest: str, key: bytes, form: Enrolment, nonce: bytes) -> Enrolled:
@@ -172,11 +177,12 @@ class Office:
             ``ENROL-001``: it has no invitation, or no place on the roster, or the study is full or over. ``ENROL-002``: it has enrolled
             with another ticket. ``MSG-005``: a ticket is needed. ``AUTH-005``: the request came before.
         """
-        served = await self._known(digest)
+        served = await self.study(digest)
+        closes = served.manifest.study.participation.closes
+        if closes is not None and self.clock.now() >= closes:
+            raise RemoteProtocolError("ENROL-001", f"The study closed on {closes:%Y-%m-%d at %H:%M} UTC.")
         name = _name_on_roster(served.manifest, key)
-        invitation = key_digest(form.invitation) if served.hosted.by_invitation and form.invitation is not None else None
-        if served.hosted.by_invitation and invitation is None:
-            raise RemoteProtocolError("ENROL-001", "This study is by invitation.", fix="Give the code that you were sent.")
+        invitation = None if form.invitation is None else key_digest(form.invitation)
         ticket: bytes | None = None
         answers: tuple[int, ...] = ()
         if has_tickets(served.manifest.study):
@@ -215,10 +221,8 @@ class Office:
 
         A study that has ended may have letters still: ask on until none come.
         """
-        if not await self._call(self._store.use_nonce, digest, nonce, self._expires()):
+        if not await self._call(self._store.acknowledge, digest, name, poll.after, nonce, self._expires()):
             raise _replayed()
-        if poll.after:
-            await self._call(self._store.acknowledge, digest, name, poll.after)
         return await self._letterbox.fetch(digest, name, poll.after, poll.wait_seconds)
 
     async def board(self, digest: str, after: int, wait: float) -> Letters:
@@ -230,7 +234,7 @@ class Office:
         served = await self.study(digest)
         with suppress(StoreError):
             await self._flush()
-        totals = await self._call(self._store.totals, digest)
+        totals = await self._totals(served)
         # Holders and databases are named in the letters anyway; people and devices are nobody's business.
         shown = int if names_of(served.manifest) else rounded
         return {
@@ -254,11 +258,12 @@ class Office:
         with suppress(StoreError):
             await self._flush()
         studies = [await self.study(hosted.digest) for hosted in await self.studies()]
-        return tuple([(served, await self._call(self._store.totals, served.hosted.digest)) for served in studies])
+        return tuple([(served, await self._totals(served)) for served in studies])
 
-    async def _known(self, digest: str) -> Served:
-        """A study by what never changes of it, without asking the store again."""
-        return self._served.get(digest) or await self.study(digest)
+    async def _totals(self, served: Served) -> Totals:
+        """A study's counts; of DDML updates are accepted that were merged."""
+        totals = await self._call(self._store.totals, served.hosted.digest)
+        return replace(totals, accepted=await self.devices.n_merged(served.hosted.digest)) if served.protocol == "ddml" else totals
 
     def _read(self, hosted: Hosted) -> Served:
         manifest = Manifest.from_bytes(hosted.manifest)
@@ -274,9 +279,9 @@ class Office:
     async def _intake(self, digest: str) -> Intake:
         intake = self._intakes.get(digest)
         if intake is None:
-            manifest = (await self._known(digest)).manifest
+            manifest = (await self.study(digest)).manifest
             made = Intake(self._store, manifest, self._executor, self._expires, self._refusals, self._stepper.wake)
-            intake = self._intakes.setdefault(digest, made)
+            intake = self._intakes.get(digest) or self._intakes.put(digest, made)
         return intake
 
     async def _flush(self) -> None:

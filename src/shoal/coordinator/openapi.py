@@ -172,8 +172,8 @@ def _paths() -> dict[str, Plain]:
             "post": _anonymous("sendUpdate", "DDML: an id, an epoch and weights.", RAW)
             | {
                 "security": [{}, {"signature": []}],
-                "parameters": [_DIGEST, _TICKET],
-                "responses": _responses({202: {}}, (400, 401, 403, 404, 410, 413, 503)),
+                "parameters": [_DIGEST, _UPDATE_NUMBER, _TICKET],
+                "responses": _responses({202: {}}, (400, 401, 403, 404, 409, 410, 413, 503)),
             }
         },
         study_route(_ANY, "close"): {"post": _of_study("closeStudy", "End a study.", {204: {}}, security=_ANALYST, refusals=(401, 413))},
@@ -184,6 +184,13 @@ def _paths() -> dict[str, Plain]:
     }
 
 
+_UPDATE_NUMBER = {
+    "name": "number",
+    "in": "query",
+    "required": False,
+    "description": "Which of its sender's updates this is, from 0, where admission is by signature; not looked at elsewhere.",
+    "schema": {"type": "integer", "minimum": 0, "maximum": 10**9 - 1},
+}
 _TICKET = {
     "name": "Shoal-Ticket",
     "in": "header",

@@ -7,13 +7,14 @@ import re
 from collections.abc import Sequence
 from datetime import timedelta
 
-from shoal.coordinator.aggregators import aggregator_of, check_servable, queries_to_bytes, seats_of
-from shoal.coordinator.hosting import milliseconds
+from shoal.coordinator.aggregators import aggregator_of, check_servable, names_of, queries_to_bytes, seats_of
+from shoal.coordinator.hosting import milliseconds, moment
 from shoal.coordinator.store.base import Hosted, Secrets, Store
 from shoal.entropy import Entropy
 from shoal.errors import SpecError, UsageError
 from shoal.protocols.sdq.queries import Query
 from shoal.study.anonml import script_of
+from shoal.study.ddml import params_of
 from shoal.study.manifest import Manifest
 from shoal.study.plan import make_plan
 
@@ -22,6 +23,7 @@ CODE_BYTES = 16
 A_DAY = timedelta(days=1) // timedelta(milliseconds=1)
 MOST_PATIENCE = 366 * A_DAY
 
+_UNITS = {"day": A_DAY, "hour": A_DAY // 24, "minute": A_DAY // 1440}
 _NOT_HEX = re.compile(r"[\s-]")
 
 
@@ -86,58 +88,100 @@ def publish(
     SpecError
         ``HOST-003``: it cannot be served as it is. ``PLAN-001``, ``SDQ-002``: something is asked that has no price, or is not allowed.
     """
-    digest = manifest.digest.hex()
-    known = store.study(digest)
+    known = store.study(manifest.digest.hex())
     if known is not None:
         return known, False
+    hosted = hosted_of(manifest, now, patience=patience, by_invitation=bool(invitations), queries=queries)
+    is_new = store.publish(hosted, [key_digest(code) for code in invitations])
+    return store.study(hosted.digest) or hosted, is_new
+
+
+def hosted_of(manifest: Manifest, now: int, *, patience: int | None, by_invitation: bool, queries: tuple[Query, ...]) -> Hosted:
+    """A study as `publish` would serve it, or the reason why it does not."""
     check_servable(manifest)
-    if invitations and manifest.roster:
+    if by_invitation and manifest.roster:
         raise UsageError("USAGE-001", "A study with a roster needs no invitations.", why="Its roster says who takes part.")
     hosted = Hosted(
-        digest,
+        manifest.digest.hex(),
         manifest.to_bytes(),
         now,
-        patience_of(manifest, now) if patience is None else _checked(patience),
-        bool(invitations),
+        patience_of(manifest, now, patience),
+        by_invitation,
         seats_of(manifest),
         queries_to_bytes(queries),
     )
     # What could not be priced, or would fail when it is first stepped, fails now.
     make_plan(manifest.study, manifest.digest)
     aggregator_of(manifest, hosted)
-    is_new = store.publish(hosted, [key_digest(code) for code in invitations])
-    return store.study(digest) or hosted, is_new
+    return hosted
 
 
-def patience_of(manifest: Manifest, now: int) -> int:
-    """How long each phase lasts, in milliseconds: until the study closes, where the number of phases is known; else a day.
+def patience_of(manifest: Manifest, now: int, wished: int | None = None) -> int:
+    """How long each phase or step lasts, in milliseconds.
+
+    What the analyst wishes, or else until the study closes, where the number of phases is known, or a day. Never so long that the phases
+    together would last until after the study closes.
 
     Raises
     ------
     SpecError
         ``HOST-003``: the study has closed.
+    UsageError
+        ``USAGE-001``: no phase can last as long as that.
     """
-    study = manifest.study
-    closes = study.participation.closes
+    if wished is not None and not 0 < wished <= MOST_PATIENCE:
+        raise UsageError("USAGE-001", f"A phase cannot last {wished / 1000:g} s.", fix="Give more than nothing, and at most a year.")
+    closes = manifest.study.participation.closes
     if closes is None:
-        return A_DAY
+        return wished or A_DAY
     left = milliseconds(closes) - now
     if left <= 0:
-        raise SpecError("HOST-003", "The study closed before it was published.", fix="Set closes to a later time, or give --patience.")
+        raise SpecError("HOST-003", "The study closed before it was published.", fix="Set closes to a later time.")
+    n_phases = n_phases_of(manifest)
+    share = max(1, min(left // (n_phases or 1), MOST_PATIENCE))
+    return min(share, wished or (A_DAY if n_phases is None else share))
+
+
+def n_phases_of(manifest: Manifest) -> int | None:
+    """How many phases a study has; None where it is not known beforehand how many steps there are."""
+    study = manifest.study
     if study.trust == "secure-sum" or study.protocol == "sdq":
-        return A_DAY
-    n_phases = 1
+        return None
     if study.protocol == "anonml":
-        n_phases = script_of(study, manifest.digest).n_phases
-    elif study.protocol == "pfds" and study.variant == "paper":
-        n_phases = 2
-    return max(1, min(left // n_phases, MOST_PATIENCE))
+        return script_of(study, manifest.digest).n_phases
+    return 2 if study.protocol == "pfds" and study.variant == "paper" else 1
 
 
-def _checked(patience: int) -> int:
-    if not 0 < patience <= MOST_PATIENCE:
-        raise UsageError("USAGE-001", f"A phase cannot last {patience / 1000:g} s.", fix="Give more than nothing, and at most a year.")
-    return patience
+def end_of(manifest: Manifest, hosted: Hosted) -> str:
+    """When and how an open study ends, in words that go on from "ends"."""
+    study, patience, holders = manifest.study, duration(hosted.patience), names_of(manifest)
+    minimum = len(holders) if (study.protocol, study.trust) == ("sdq", "local") else study.participation.minimum
+    needs = f"it fails with fewer than {minimum:,}"
+    last = f"after {patience}, at {moment(hosted.opened + hosted.patience):%Y-%m-%d %H:%M} UTC"
+    if study.protocol == "ddml":
+        return f"with {params_of(study).n_expected:,} updates, or {last}; {needs}"
+    n_phases, answered = n_phases_of(manifest), f"when all {len(holders) or study.participation.size:,} have answered"
+    if n_phases == 1:
+        return f"{answered}, or {last}; {needs}"
+    steps = "its steps" if n_phases is None else f"{n_phases} phases"
+    closes = study.participation.closes
+    latest = "" if closes is None else f", or when it closes, at {closes:%Y-%m-%d %H:%M} UTC"
+    return f"after {steps}, each {answered} or after {patience}{latest}; {needs}"
+
+
+def duration(milliseconds: int) -> str:
+    """A time span for people.
+
+    Examples
+    --------
+    >>> [duration(n) for n in (1, 2_500, 90_000, 86_400_000, 6_646_153)]
+    ['0.001 s', '2.5 s', '1.5 minutes', '1 day', '1.85 hours']
+    """
+    for unit, size in _UNITS.items():
+        if milliseconds >= size:
+            n = f"{milliseconds / size:.3g}"
+            return f"{n} {unit}{'' if n == '1' else 's'}"
+    return f"{milliseconds / 1000:.3g} s"
 
 
 def _grouped(secret: bytes) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 from shoal.clock import Clock
 from shoal.coordinator.aggregators import aggregator_of, informed, names_of
 from shoal.coordinator.hosting import fold, milliseconds
+from shoal.coordinator.recent import Recent
 from shoal.coordinator.results import result_of
 from shoal.coordinator.store.base import Ending, Folded, Hosted, Store
 from shoal.coordinator.waiting import Bells
@@ -36,6 +37,7 @@ AWAITED_SECONDS, IDLE_SECONDS = 0.05, 0.5
 DEVICES_SECONDS = 1.0
 CHORES_SECONDS, TIDY_SECONDS = 1.0, 60.0
 LONGEST_BACKOFF = 60.0
+_MOST_STAGES = 256
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,15 @@ class Stage:
     def of(cls, hosted: Hosted) -> Stage:
         manifest = Manifest.from_bytes(hosted.manifest)
         return cls(hosted, manifest, aggregator_of(manifest, hosted), names_of(manifest))
+
+
+def until(end: int, folded: Folded, now: int, *, is_new: bool) -> Folded:
+    """The same steps of a study that goes on until then at the latest: it is woken then, and has failed if it is not over by itself."""
+    if folded.ending is not None:
+        return folded
+    if now >= end:
+        return replace(folded, ending=Ending("failed", reason="The study closed before it was complete. What was sent is spent."))
+    return replace(folded, alarms=tuple(sorted({*folded.alarms, end}))) if is_new else folded
 
 
 class Stepper:
@@ -83,7 +94,7 @@ class Stepper:
         self._store, self._clock, self._entropy, self._holder = store, clock, entropy, holder
         self._bells, self._devices, self._chores = bells, devices, chores
         self._woken = asyncio.Event()
-        self._stages: dict[str, Stage] = {}
+        self._stages: Recent[str, Stage] = Recent(_MOST_STAGES)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._not_before: dict[str, float] = {}
         self._failures: dict[str, int] = {}
@@ -159,19 +170,19 @@ class Stepper:
             hosted = await asyncio.to_thread(self._store.study, study)
             if hosted is None:
                 return
-            stage = self._stages[study] = await asyncio.to_thread(Stage.of, hosted)
+            stage = self._stages.put(study, await asyncio.to_thread(Stage.of, hosted))
         if stage.aggregator is None:
             await self._step_devices(stage)
             return
         term = await asyncio.to_thread(self._lease, study)
         if term is None:
             return
-        keeping = asyncio.create_task(self._keep(study))
+        keeping = asyncio.create_task(self._keep(study, term))
         try:
             while (folded := await asyncio.to_thread(self._fold, stage, stage.aggregator, term)) is not None:
                 self._bells.ring(study)
                 if folded.ending is not None:
-                    del self._stages[study]
+                    self._stages.drop(study)
                     break
         finally:
             keeping.cancel()
@@ -183,19 +194,23 @@ class Stepper:
         ending = await self._devices(stage.hosted)
         if ending is not None:
             await asyncio.to_thread(self._store.end, study, ending)
-            del self._stages[study]
+            self._stages.drop(study)
             self._bells.ring(study)
 
     def _lease(self, study: str) -> int | None:
         now = self._now()
         return self._store.lease(study, self._holder, now, now + round(1000 * LEASE_SECONDS))
 
-    async def _keep(self, study: str) -> None:
-        """Renew a lease for as long as a step takes."""
-        while True:
+    async def _keep(self, study: str, term: int) -> None:
+        """Renew a lease for as long as a step takes, and it is ours."""
+        is_ours = True
+        while is_ours:
             await asyncio.sleep(LEASE_SECONDS / 3)
             with suppress(ShoalError):
-                await asyncio.to_thread(self._lease, study)
+                is_ours = await asyncio.to_thread(self._renew, study, term)
+
+    def _renew(self, study: str, term: int) -> bool:
+        return self._store.renew(study, self._holder, term, self._now() + round(1000 * LEASE_SECONDS))
 
     def _fold(self, stage: Stage, aggregator: Aggregator[Any], term: int) -> Folded | None:
         """One load, fold and save; None where there was nothing to do, or it was another's to do."""
@@ -207,4 +222,7 @@ class Stepper:
             return None
         aggregator = informed(aggregator, stage.manifest, *self._store.expected(study))
         folded = fold(aggregator, loaded, now, self._entropy, stage.names, partial(result_of, stage.manifest))
+        closes = stage.manifest.study.participation.closes
+        if closes is not None:
+            folded = until(milliseconds(closes) + 2 * GRACE_MILLISECONDS, folded, now, is_new=loaded.state is None)
         return folded if self._store.save(study, term, folded) else None

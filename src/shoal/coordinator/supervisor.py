@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from shoal.coordinator.connections import STOP_SECONDS
+from shoal.coordinator.dumps import forbid_core_dumps
 from shoal.coordinator.settings import Settings
 from shoal.errors import ShoalError
 
@@ -102,6 +103,7 @@ class Supervisor:
         ShoalError
             ``SERVE-003``: they die as soon as they are started.
         """
+        forbid_core_dumps()
         with _signals() as woken:
             announce()
             try:
@@ -119,13 +121,14 @@ class Supervisor:
 
     def _start(self) -> None:
         while len(self._workers) < self._n_workers and time.monotonic() >= self._next_start:
-            process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.PIPE,
-                pass_fds=(self._listener.fileno(),),
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (_SOURCE, os.environ.get("PYTHONPATH"))))},
-                bufsize=0,
-            )
+            with _deaf():
+                process = subprocess.Popen(
+                    self.command,
+                    stdin=subprocess.PIPE,
+                    pass_fds=(self._listener.fileno(),),
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (_SOURCE, os.environ.get("PYTHONPATH"))))},
+                    bufsize=0,
+                )
             self._workers.append(_Worker(process))
             assert process.stdin is not None
             with suppress(BrokenPipeError):  # it has died at once, and is about to be buried
@@ -169,6 +172,16 @@ def _signals() -> Iterator[socket.socket]:
             signal.set_wakeup_fd(previous)
             for number, handler in handlers.items():
                 signal.signal(number, handler)
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Who is started meanwhile never hears an interruption at the terminal: that is for this process, which then ends the others."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _heard(woken: socket.socket, seconds: float | None) -> set[int]:

@@ -79,13 +79,16 @@ class Bells:
 
     async def _watch(self, study: str, bell: _Bell) -> None:
         """What was seen is kept from one watch to the next: whoever looked for letters since has seen at least as much."""
-        while bell.waiting:
-            await asyncio.sleep(LOOK_SECONDS)
-            try:
-                seen = await asyncio.to_thread(self._look, study)
-            except StoreError:
-                continue
-            if seen != bell.seen:
-                bell.seen = seen
-                self.ring(study)
-        bell.watch = None
+        try:
+            while bell.waiting:
+                await asyncio.sleep(LOOK_SECONDS)
+                try:
+                    seen = await asyncio.to_thread(self._look, study)
+                except StoreError:
+                    continue
+                if seen != bell.seen:
+                    bell.seen = seen
+                    self.ring(study)
+        finally:
+            # Whatever ended it, whoever waits next has a watch.
+            bell.watch = None

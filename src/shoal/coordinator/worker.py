@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import socket
 import sys
@@ -20,6 +21,7 @@ import uvloop
 from shoal.clock import SystemClock
 from shoal.coordinator.app import make_app
 from shoal.coordinator.connections import Server, plain_errors
+from shoal.coordinator.dumps import forbid_core_dumps
 from shoal.coordinator.listening import tls_context
 from shoal.coordinator.models import open_models
 from shoal.coordinator.office import Office
@@ -27,6 +29,9 @@ from shoal.coordinator.settings import Settings
 from shoal.coordinator.store.opening import open_store
 from shoal.entropy import SystemEntropy
 from shoal.errors import ShoalError, StoreError
+
+RETRY_SECONDS = 1.0
+"""How soon a worker looks again for a store that is away when it starts."""
 
 
 async def serve(
@@ -47,7 +52,7 @@ async def serve(
     entropy = SystemEntropy()
     clock = SystemClock()
     with open_store(settings.store) as store, open_models(settings.models, settings.store) as models:
-        office = Office(store, models, clock, entropy, f"{os.getpid()}-{entropy.bytes(8).hex()}")
+        office = Office(store, models, clock, entropy, entropy.bytes(16).hex())
         server = Server(make_app(office), tls, announce, office.hang_up)
         if parent is not None:
             _follow(parent, server)
@@ -72,9 +77,27 @@ def _follow(parent: int, server: Server) -> None:
 
 
 def run(settings: Settings, listener: socket.socket, announce: Callable[[], object] = lambda: None, parent: int | None = None) -> None:
-    """`serve` in an event loop of its own, with uvicorn's errors as plain lines."""
+    """`serve` in an event loop of its own, with uvicorn's errors as plain lines and without core dumps."""
+    forbid_core_dumps()
     with plain_errors(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(settings, listener, announce, parent))
+
+
+def run_patiently(settings: Settings, listener: socket.socket, parent: int) -> None:
+    """`run` in a process of its own. A store that is away is waited for, for as long as the parent lives, since the parent has used it."""
+    has_told = False
+    while True:
+        try:
+            return run(settings, listener, parent=parent)
+        except StoreError as error:
+            if error.code != "STORE-001":
+                raise
+            if not has_told:
+                print(error, file=sys.stderr)
+            has_told = True
+        is_parent_gone = bool(select.select([parent], [], [], RETRY_SECONDS)[0])
+        if is_parent_gone:
+            return None
 
 
 def _first_line(source: int) -> bytes:
@@ -94,7 +117,7 @@ def main() -> int:
     settings, listener = Settings.from_line(line)
     try:
         with socket.socket(fileno=listener) as inherited:
-            run(settings, inherited, parent=0)
+            run_patiently(settings, inherited, parent=0)
     except ShoalError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -1,4 +1,4 @@
-"""Tickets that come together are used in one transaction, and each is told its own outcome."""
+"""A number counts once, of a ticket or of a key; those that come together are used in one transaction, each with its own outcome."""
 
 from __future__ import annotations
 
@@ -10,20 +10,37 @@ from pathlib import Path
 
 from device_cases import manifest_of, published
 from shoal.clock import ManualClock
-from shoal.coordinator.admission import Tickets
-from shoal.coordinator.store.base import Accepted, Ending
+from shoal.coordinator.admission import Admission, Signed, Tickets
+from shoal.coordinator.hosting import milliseconds
+from shoal.coordinator.store.base import Accepted, Ending, Named
 from shoal.coordinator.store.sqlite import SqliteStore
 from shoal.crypto.roster import Identity
 from shoal.entropy import SeededEntropy
 from shoal.errors import RemoteProtocolError
+from shoal.transport.routes import study_route
+from shoal.transport.signing import sign
+
+STRANGE = ("", "?", "?number", "?number=", "?number=2", "?number=-1", "?number=1.0", "?number=false", "?number=1&number=1", "?number=1&x=1")
+STRANGE += ("?x=1&number=1", "?Number=1", "?number=1 ", "?number=\u0661", f"?number={'9' * 400}", "?number=%31")
 
 
 class Counting(SqliteStore):
     """A store that notes how many names each transaction had."""
 
-    def use_many(self, study: str, named: Sequence[tuple[bytes, bytes]]) -> tuple[Accepted, ...]:
+    def use_many(self, study: str, named: Sequence[Named]) -> tuple[Accepted, ...]:
         self.sizes = [*getattr(self, "sizes", []), len(named)]
         return super().use_many(study, named)
+
+
+async def let_in(admission: Admission, target: str, body: bytes, credential: str) -> str:
+    """What becomes of an update at the door."""
+    try:
+        named = await admission.check(target, body, credential)
+        assert named is not None
+        await admission.use(named)
+    except RemoteProtocolError as error:
+        return error.code
+    return "in"
 
 
 def test_each_of_many_is_told_its_own_outcome(tmp_path: Path) -> None:
@@ -35,23 +52,51 @@ def test_each_of_many_is_told_its_own_outcome(tmp_path: Path) -> None:
             store.enrol(hosted.digest, Identity.from_seed(entropy.bytes(32)).public, None, hashlib.sha256(ticket).digest(), None)
 
         async def check(tickets: Tickets, ticket: bytes, number: int, body: bytes) -> str:
-            try:
-                await tickets.check("", body, f"{ticket.hex()} {number}")
-            except RemoteProtocolError as error:
-                return error.code
-            return "in"
+            return await let_in(tickets, "", body, f"{ticket.hex()} {number}")
 
         async def main() -> tuple[list[str], list[str]]:
             tickets = Tickets(store, hosted.digest, 2, executor)
             asked = [(issued[0], 0, b"a"), (unknown, 0, b"a"), (issued[0], 0, b"b"), (issued[0], 0, b"a"), (issued[0], 1, b"b")]
             asked += [(unknown, 1, b"c"), (issued[1], 0, b"c"), (issued[2], 2, b"d")]
             first = await asyncio.gather(*(check(tickets, *one) for one in asked))
-            await check(tickets, unknown, 0, b"alone")
             store.end(hosted.digest, Ending("closed", reason="Enough."))
             return first, [await check(tickets, issued[1], 1, b"d")]
 
         outcomes, late = asyncio.run(main())
     assert outcomes == ["in", "AUTH-002", "HOST-005", "in", "in", "AUTH-002", "in", "AUTH-001"]
     assert late == ["HOST-002"]
-    # All that came together, then one that came late; for strangers alone there is none.
-    assert store.sizes == [5, 1]
+    # All that came together, then one that came late.
+    assert store.sizes == [7, 1]
+
+
+def test_a_key_counts_as_often_as_a_device_may_send(tmp_path: Path) -> None:
+    entropy, clock = SeededEntropy(2), ManualClock()
+    anna, bert, stranger = (Identity.from_seed(entropy.bytes(32)) for _ in range(3))
+    with SqliteStore(tmp_path / "coordinator.db") as store, ThreadPoolExecutor(1) as executor:
+        hosted = published(store, manifest_of("signed"), clock)
+        for one in (anna, bert):
+            store.enrol(hosted.digest, one.public, None, None, None)
+
+        async def main() -> list[str]:
+            # Two workers, which share the store alone.
+            workers = [Signed(store, hosted.digest, 2, executor, lambda: milliseconds(clock.now())) for _ in range(2)]
+
+            async def send(who: Identity, query: str, body: bytes, worker: int = 0) -> str:
+                target = f"{study_route(hosted.digest, 'update')}{query}"
+                return await let_in(workers[worker], target, body, sign(who, "POST", target, body, milliseconds(clock.now()), entropy))
+
+            return [
+                await send(anna, "?number=0", b"a"),
+                await send(anna, "?number=0", b"a", worker=1),
+                await send(anna, "?number=00", b"a"),
+                await send(anna, "?number=0", b"b", worker=1),
+                await send(anna, "?number=1", b"b"),
+                await send(bert, "?number=0", b"b"),
+                await send(stranger, "?number=0", b"c"),
+                *[await send(anna, query, b"c") for query in STRANGE],
+            ]
+
+        outcomes = asyncio.run(main())
+        assert outcomes == ["in", "in", "in", "HOST-005", "in", "in", "ENROL-001", *["HOST-006"] * len(STRANGE)]
+        store.end(hosted.digest, Ending("closed", reason="Enough."))
+        assert asyncio.run(main()) == ["HOST-002"] * 6 + ["ENROL-001", *["HOST-006"] * len(STRANGE)]

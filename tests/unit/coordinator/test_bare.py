@@ -140,7 +140,7 @@ def test_a_known_sender_is_told(store: Store, models: ModelStore, entropy: Seede
     hosted = published(store, manifest_of("signed"), CLOCK)
     identity, stranger = (Identity.from_seed(entropy.bytes(32)) for _ in range(2))
     store.enrol(hosted.digest, identity.public, None, None, None)
-    target = study_route(hosted.digest, "update")
+    target = f"{study_route(hosted.digest, 'update')}?number=0"
 
     def send(client: httpx2.Client, body: bytes, by: Identity = identity, time: int = NOW, signed: bytes | None = None) -> httpx2.Response:
         header = sign(by, "POST", target, body if signed is None else signed, time, entropy)
@@ -160,12 +160,14 @@ def test_a_known_sender_is_told(store: Store, models: ModelStore, entropy: Seede
             assert answer.headers["content-type"] == "application/problem+json"
             assert answer.headers["cache-control"] == "no-store"
         assert models.n_merged(hosted.digest) == 0
-        # Stale or far away may be honest.
-        assert is_plain(send(client, hostile(body)["spam"]))
+        # Nothing that was refused has used the number up.
         header = sign(identity, "POST", target, body, NOW, entropy)
         for _ in range(2):
             assert is_plain(client.post(target, content=body, headers={"Authorization": header}))
         assert models.n_merged(hosted.digest) == 1
+        target = target.replace("number=0", "number=1")
+        # Stale or far away may be honest.
+        assert is_plain(send(client, bytes(16) + hostile(body)["spam"][16:]))
     assert store.totals(hosted.digest).refused == {**Counter(code for _, _, code in refusals), "spam": 1}
 
 

@@ -72,3 +72,20 @@ def test_who_has_gone_is_in_nobodys_way() -> None:
 
     gate = Gate()
     assert asyncio.run(main()) == 4
+
+
+def test_without_a_thread_what_is_asked_for_in_one_turn_is_asked_for_together() -> None:
+    given: list[list[int]] = []
+
+    def double(numbers: list[int]) -> list[int]:
+        assert threading.current_thread() is threading.main_thread()
+        given.append(numbers)
+        return [2 * number for number in numbers]
+
+    async def main() -> list[int]:
+        doubled = Batched(double, None, most=3)
+        first = await asyncio.gather(*(doubled(n) for n in (1, 2, 3, 4)))
+        return [*first, await doubled(5)]
+
+    assert asyncio.run(main()) == [2, 4, 6, 8, 10]
+    assert given == [[1, 2, 3], [4], [5]]

@@ -183,12 +183,12 @@ class Whole:
 
 
 @pytest.mark.parametrize("n_bytes", [0, 1024, 1 << 20])
-def test_an_answer_with_one_write_is_like_any_other(n_bytes: int) -> None:
+def test_an_answer_with_one_write_is_like_any_other(n_bytes: int, capsys: pytest.CaptureFixture[str]) -> None:
     app = Whole(n_bytes)
-    with serving(app=app) as (server, url), httpx2.Client(base_url=url) as http:
+    with plain_errors(), serving(app=app) as (server, url), httpx2.Client(base_url=url) as http:
         answers = [http.post(path) for path in ("/x", "/between", "/x")]
         assert server.server_state.total_requests == 3
-    assert app.outcomes == [True, False, True]
+    assert app.outcomes == [True, False, True] and capsys.readouterr().err == ""
     assert all(answer.content == app.body and dict(answer.headers) == dict(answers[0].headers) for answer in answers)
     assert {"date", "content-length"} == set(answers[0].headers)
 

@@ -14,7 +14,8 @@ from device_cases import PATIENCE, improved, manifest_of, open_sqlite, published
 from shoal.clock import ManualClock
 from shoal.coordinator.admission import KNOWN_MILLISECONDS
 from shoal.coordinator.devices import TIDY_MILLISECONDS, Devices, Entry
-from shoal.coordinator.models.base import ModelStore, Scrubbed
+from shoal.coordinator.hosting import milliseconds
+from shoal.coordinator.models.base import Arriving, ModelStore, Scrubbed, unknown
 from shoal.coordinator.models.memory import MemoryModels
 from shoal.coordinator.models.sqlite import SqliteModels
 from shoal.coordinator.store.base import Ending, Hosted, Store
@@ -61,13 +62,20 @@ async def send(entry: Entry, entropy: SeededEntropy, n: int) -> None:
         await entry.update("", improved(await entry.draw(), entropy), None)
 
 
+async def send_signed(entry: Entry, who: Identity, number: int, body: bytes, clock: ManualClock, entropy: SeededEntropy) -> None:
+    target = f"{study_route(entry.digest, 'update')}?number={number}"
+    await entry.update(target, body, sign(who, "POST", target, body, milliseconds(clock.now()), entropy))
+
+
 def test_a_study_is_done_when_enough_was_merged(store: Store, models: ModelStore, clock: ManualClock, entropy: SeededEntropy) -> None:
     hosted = published(store, manifest_of("open", size=10), clock)
 
     async def main() -> Ending | None:
         devices = Devices(store, models, clock, entropy)
+        assert await devices.n_merged(hosted.digest) == 0
         entry = await entry_of(devices, hosted)
         await send(entry, entropy, 19)
+        assert await devices.n_merged(hosted.digest) == 19
         assert await devices.step(hosted) is None
         drawn = await entry.draw()
         await entry.update("", improved(drawn, entropy)[:-1], None)
@@ -142,6 +150,30 @@ def test_a_worker_that_does_not_know_of_the_end_merges_nothing(tmp_path: Path, c
         assert one.totals(hosted.digest).refused == {"stale": 3}
 
 
+def test_nothing_is_merged_into_a_study_that_was_closed(tmp_path: Path, clock: ManualClock, entropy: SeededEntropy) -> None:
+    path = tmp_path / "coordinator.db"
+    with open_sqlite(tmp_path) as store, SqliteModels(path) as here, SqliteModels(path) as there:
+        hosted = published(store, manifest_of("open"), clock)
+
+        async def main() -> None:
+            aware, unaware = Devices(store, here, clock, entropy), Devices(store, there, clock, entropy)
+            entry, late = await entry_of(aware, hosted), await entry_of(unaware, hosted)
+            body = improved(await entry.draw(), entropy)
+            await entry.update("", body, None)
+            assert here.knows(hosted.digest, body[:16], 0)
+            store.end(hosted.digest, Ending("closed"))
+            await aware.see("another")
+            assert not is_over(entry)
+            await aware.see(hosted.digest)
+            assert is_over(entry)
+            assert not here.knows(hosted.digest, body[:16], 0)
+            await send(late, entropy, 2)
+            assert there.n_merged(hosted.digest) == 1
+            await asyncio.gather(aware.stop(), unaware.stop())
+
+        asyncio.run(main())
+
+
 class Watched(MemoryModels):
     def __init__(self) -> None:
         super().__init__()
@@ -174,31 +206,130 @@ def test_the_disk_is_tidied_once_a_minute_while_something_is_merged(store: Store
     asyncio.run(main())
 
 
+class Broken(MemoryModels):
+    """Has lost one study."""
+
+    lost = ""
+
+    def n_merged(self, study: str) -> int:
+        if study == self.lost:
+            raise unknown(study)
+        return super().n_merged(study)
+
+
+def test_a_study_that_is_lost_keeps_no_other_from_being_tended(store: Store, clock: ManualClock, entropy: SeededEntropy) -> None:
+    one, two, models = published(store, manifest_of("open"), clock), published(store, manifest_of("open", size=10), clock), Broken()
+
+    async def main() -> None:
+        devices = Devices(store, models, clock, entropy)
+        first, second = await entry_of(devices, one), await entry_of(devices, two)
+        models.lost = one.digest
+        for hosted in (one, two):
+            store.end(hosted.digest, Ending("closed"))
+        await devices.tend()
+        assert is_over(second)
+        models.lost = ""
+        await devices.tend()
+        assert is_over(first)
+        await devices.stop()
+
+    asyncio.run(main())
+
+
 def test_a_key_that_has_left_is_known_for_ten_seconds(store: Store, clock: ManualClock, entropy: SeededEntropy) -> None:
     hosted, models = published(store, manifest_of("signed"), clock), MemoryModels()
     identity = Identity.from_seed(entropy.bytes(32))
     store.enrol(hosted.digest, identity.public, None, None, None)
-    target = study_route(hosted.digest, "update")
 
     async def main() -> None:
         devices = Devices(store, models, clock, entropy)
         entry = await entry_of(devices, hosted)
 
-        async def update() -> None:
+        async def update(number: int) -> None:
             body = improved(await entry.draw(), entropy)
-            await entry.update(target, body, sign(identity, "POST", target, body, int(clock.now().timestamp() * 1000), entropy))
+            await send_signed(entry, identity, number, body, clock, entropy)
 
-        await update()
+        await update(0)
         store.leave(hosted.digest, identity.public, bytes(16), 1 << 50)
         clock.advance(KNOWN_MILLISECONDS / 1000 - 1)
-        await update()
+        await update(1)
         clock.advance(1)
         with pytest.raises(RemoteProtocolError, match="not enrolled"):
-            await update()
+            await update(1)
         await devices.stop()
 
     asyncio.run(main())
     assert models.n_merged(hosted.digest) == 2
+
+
+def test_a_key_is_merged_as_often_as_the_study_says(store: Store, models: ModelStore, clock: ManualClock, entropy: SeededEntropy) -> None:
+    hosted = published(store, manifest_of("signed"), clock)
+    identity = Identity.from_seed(entropy.bytes(32))
+    store.enrol(hosted.digest, identity.public, None, None, None)
+
+    async def main() -> None:
+        devices = Devices(store, models, clock, entropy)
+        entry = await entry_of(devices, hosted)
+        codes = []
+        for number, n in [(0, 2), (0, 1), (1, 1), (2, 1), (1, 1)]:
+            body = improved(await entry.draw(), entropy)
+            for _ in range(n):
+                try:
+                    await send_signed(entry, identity, number, body, clock, entropy)
+                except RemoteProtocolError as error:
+                    codes.append(error.code)
+        assert codes == ["HOST-005", "HOST-006", "HOST-005"]
+        await devices.stop()
+
+    asyncio.run(main())
+    assert models.n_merged(hosted.digest) == 2
+
+
+def test_an_update_that_is_refused_leaves_its_number_free(
+    store: Store, models: ModelStore, clock: ManualClock, entropy: SeededEntropy
+) -> None:
+    hosted = published(store, manifest_of("signed"), clock)
+    identity = Identity.from_seed(entropy.bytes(32))
+    store.enrol(hosted.digest, identity.public, None, None, None)
+
+    async def main() -> None:
+        devices = Devices(store, models, clock, entropy)
+        entry = await entry_of(devices, hosted)
+        body = improved(await entry.draw(), entropy)
+        for bad, code in (
+            (body[:16] + (1).to_bytes(8, "little") + body[24:], "DDML-001"),
+            (body[:24] + bytes([0, 0, 0, 128]) + body[28:], "MSG-005"),
+            (body[:-1], "MSG-005"),
+        ):
+            with pytest.raises(RemoteProtocolError, match=code):
+                await send_signed(entry, identity, 0, bad, clock, entropy)
+        await send_signed(entry, identity, 0, body, clock, entropy)
+        await devices.stop()
+
+    asyncio.run(main())
+    assert models.n_merged(hosted.digest) == 1
+
+
+def test_an_epoch_that_began_at_another_worker_has_begun(tmp_path: Path, clock: ManualClock, entropy: SeededEntropy) -> None:
+    path = tmp_path / "coordinator.db"
+    with open_sqlite(tmp_path) as store, SqliteModels(path) as here, SqliteModels(path) as there:
+        hosted = published(store, manifest_of("signed"), clock)
+        identity = Identity.from_seed(entropy.bytes(32))
+        store.enrol(hosted.digest, identity.public, None, None, None)
+
+        async def main() -> None:
+            busy, idle = Devices(store, here, clock, entropy), Devices(store, there, clock, entropy)
+            entry, late = await entry_of(busy, hosted), await entry_of(idle, hosted)
+            n = entry.serving.params.epoch_updates
+            slots = here.all_instances(hosted.digest)
+            here.merge_many(hosted.digest, [Arriving(i % 5, entropy.bytes(16), 0, slots[i % 5].tobytes()) for i in range(n)], 1.0)
+            body = improved(await entry.draw(), entropy)
+            assert (body[16], late.serving.n_merged) == (1, 0)
+            await send_signed(late, identity, 0, body, clock, entropy)
+            assert there.n_merged(hosted.digest) == n + 1
+            await asyncio.gather(busy.stop(), idle.stop())
+
+        asyncio.run(main())
 
 
 def test_neither_tickets_nor_bodies_are_in_the_store(tmp_path: Path, clock: ManualClock, entropy: SeededEntropy) -> None:

@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, load_pem_private_key
 
 from certificates import Certificates, make_certificates
-from shoal.coordinator.listening import check_exposure, is_loopback, listen, tls_context, url_of
+from shoal.coordinator.listening import check_exposure, is_loopback, is_open_to_others, listen, resolve, tls_context, url_for_others, url_of
 from shoal.errors import UsageError
 
 
@@ -32,9 +32,15 @@ def test_an_address_that_cannot_be_had_is_a_sentence() -> None:
         with pytest.raises(UsageError, match="SERVE-001") as error:
             listen("127.0.0.1", taken.getsockname()[1])
         assert error.value.fix is not None and "--port" in error.value.fix
-    for host in ("203.0.113.7", "no such host", "a..b"):
-        with pytest.raises(UsageError, match="SERVE-001"):
-            listen(host, 0)
+        assert error.value.what.endswith(": something else does.")
+    with pytest.raises(UsageError, match="this machine does not have that address"):
+        listen("203.0.113.7", 0)
+    for host in ("no such host", "a..b", "a\0b", "x" * 300):
+        for asked in (listen, resolve):
+            with pytest.raises(UsageError, match=r"SERVE-001  .* is neither an address nor a name"):
+                asked(host, 0)
+    with pytest.raises(UsageError, match="SERVE-001  --host is empty"):
+        resolve("", 0)
 
 
 def test_a_port_that_is_let_go_in_a_moment_is_waited_for() -> None:
@@ -52,6 +58,30 @@ def test_addresses_as_people_write_them() -> None:
         assert url_of("localhost", listener, has_tls=True) == f"https://localhost:{listener.getsockname()[1]}"
     with listen("::1", 0) as listener:
         assert url_of("::1", listener, has_tls=False) == f"http://[::1]:{listener.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("host", "has_tls", "told"),
+    [
+        ("127.0.0.1", False, "http://127.0.0.1:8700"),
+        ("::1", True, "https://[::1]:8700"),
+        ("0.0.0.0", True, "https://HOST:8700"),
+        ("::", True, "https://HOST:8700"),
+        ("a.example.org", True, "https://a.example.org:8700"),
+        ("0.0.0.0", False, "https://HOST"),
+        ("192.168.1.2", False, "https://HOST"),
+    ],
+)
+def test_participants_are_told_an_address_that_they_can_use(host: str, has_tls: bool, told: str) -> None:
+    url = f"{'https' if has_tls else 'http'}://{f'[{host}]' if ':' in host else host}:8700"
+    assert url_for_others(host, url, has_tls=has_tls) == told
+
+
+@pytest.mark.parametrize(("mode", "is_open"), [(0o600, False), (0o640, False), (0o644, True), (0o604, True)])
+def test_a_key_that_everyone_can_read_is_seen(mode: int, is_open: bool, tmp_path: Path) -> None:
+    (tmp_path / "key.pem").touch()
+    (tmp_path / "key.pem").chmod(mode)
+    assert is_open_to_others(tmp_path / "key.pem") is is_open
 
 
 @pytest.fixture(scope="module")

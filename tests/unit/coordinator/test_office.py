@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from coordinator_cases import NOW, QUERIES, aggregator_of, attend, hosted_of, identity, manifest_of, peers_of, ticket
+from device_cases import improved
+from device_cases import manifest_of as devices_of
 from shoal.clock import ManualClock
+from shoal.coordinator import office as office_module
 from shoal.coordinator.models.memory import MemoryModels
 from shoal.coordinator.office import Office, rounded
 from shoal.coordinator.publishing import draw_invitations, first_start, publish
@@ -23,6 +26,7 @@ from shoal.entropy import SeededEntropy
 from shoal.errors import RemoteProtocolError, StoreError
 from shoal.messages.base import Array
 from shoal.messages.codec import encode
+from shoal.protocols.anonml.messages import Answer
 from shoal.protocols.base import AGGREGATOR, run_local
 from shoal.protocols.pfds.messages import Tables
 from shoal.transport.forms import Enrolled, Enrolment, Poll, Published, from_cbor
@@ -136,6 +140,50 @@ def test_a_study_is_told_as_it_stands_and_signed(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
+def test_a_study_that_was_closed_at_another_worker_is_closed_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with opened(tmp_path, clock) as here, opened(tmp_path, clock, "two") as there, asyncio.timeout(60):
+            people, holders = await put(here, "anonml"), await put(here, "pfds")
+            key, form = identity(1).public, Enrolment(ticket=ticket(1).hex())
+            # Both are known to the worker that is not asked to close them.
+            await there.enrol(people, key, form, new())
+            await there.enrol(holders, key, Enrolment(), new())
+            packet = encode(Answer(study=bytes.fromhex(people), ticket=ticket(1), phase=0, question=0, report=b"\0"))
+            counts = Array(element="int64", count=1, data=bytes(8))
+            tables = encode(Tables(study=bytes.fromhex(holders), counts=counts))
+            await there.submit(people, b"rubbish")
+            for digest in (people, holders):
+                await here.close_study(digest)
+                assert (await there.study(digest)).hosted.status == "closed"
+                assert (await there.board(digest, 0, 30)).status == "closed"
+                assert await refusal(there.enrol(digest, identity(2).public, form, new())) == "ENROL-001"
+                assert await refusal(there.model(digest)) == "HOST-002"
+            assert await there.message(holders, "holder-0", tables, new()) == "over"
+            await there.submit(people, packet)
+            await there.progress(people)
+            assert there._store.totals(people).refused == {"MSG-002": 1, "HOST-002": 1}
+
+    asyncio.run(main())
+
+
+def test_what_is_kept_of_studies_in_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(office_module, "_MOST_STUDIES", 1)
+
+    async def work(office: Office, clock: ManualClock) -> None:
+        names = ("anonml", "anonml phases", "pfds")
+        digests = [await put(office, name) for name in names]
+        for _ in range(2):
+            for name, digest in zip(names, digests, strict=True):
+                await office.submit(digest, b"rubbish")
+                assert (await office.study(digest)).manifest == manifest_of(name)
+                assert len(office._served) == len(office._intakes) == 1
+        await office.progress(digests[0])
+        assert [office._store.totals(digest).refused for digest in digests] == [{"MSG-002": 2}] * 3
+
+    run(tmp_path, work)
+
+
 def test_only_the_analyst_has_the_analyst_s_key(tmp_path: Path) -> None:
     with SqliteStore(tmp_path / "store.db") as store:
         _, key = first_start(store, SeededEntropy(1))
@@ -180,6 +228,9 @@ def test_people_enrol_with_a_ticket_and_where_it_is_asked_an_invitation(tmp_path
         assert await refusal(office.enrol(digest, key, Enrolment(ticket=ticket(2).hex(), invitation=codes[0]), new())) == "ENROL-002"
         second = Enrolment(ticket=ticket(2).hex(), invitation=codes[0])
         assert await refusal(office.enrol(digest, identity(2).public, second, new())) == "ENROL-001"
+        # Who comes back, or did not hear the answer, is known and needs no other.
+        await office.leave(digest, key, new())
+        assert await office.enrol(digest, key, Enrolment(ticket=given), new()) == enrolled
 
     run(tmp_path, work)
 
@@ -235,6 +286,20 @@ def test_people_are_counted_in_tens_and_holders_one_by_one(tmp_path: Path) -> No
     run(tmp_path, work)
 
 
+def test_updates_of_devices_are_counted_as_they_are_merged(tmp_path: Path) -> None:
+    async def work(office: Office, clock: ManualClock) -> None:
+        manifest, entropy = devices_of("open"), SeededEntropy(3)
+        digest = publish(office._store, manifest, NOW)[0].digest
+        entry = await office.devices.entry(digest)
+        assert entry is not None
+        for _ in range(12):
+            await entry.update("", improved(await entry.draw(), entropy), None)
+        assert (await office.progress(digest))["accepted"] == 10
+        assert [totals.accepted for _, totals in await office.totals()] == [12]
+
+    run(tmp_path, work)
+
+
 class Away(SqliteStore):
     """A store that cannot be asked for a while."""
 
@@ -258,3 +323,18 @@ def test_it_is_ready_while_it_steps_and_its_store_is_there(tmp_path: Path) -> No
             await office.stop()
 
     asyncio.run(main())
+
+
+def test_nobody_enrols_in_a_study_that_has_closed(tmp_path: Path) -> None:
+    async def work(office: Office, clock: ManualClock) -> None:
+        manifest = manifest_of("anonml", closes="2030-01-01T00:00:30Z")
+        digest = publish(office._store, manifest, NOW)[0].digest
+        clock.advance(29)
+        assert await office.enrol(digest, identity(0).public, Enrolment(ticket=ticket(0).hex()), new())
+        clock.advance(1)
+        with pytest.raises(RemoteProtocolError, match="closed on 2030-01-01 at 00:00") as caught:
+            await office.enrol(digest, identity(1).public, Enrolment(ticket=ticket(1).hex()), new())
+        assert caught.value.code == "ENROL-001"
+        assert office._store.totals(digest).enrolled == 1
+
+    run(tmp_path, work)

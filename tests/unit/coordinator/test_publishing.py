@@ -10,7 +10,7 @@ import pytest
 
 from coordinator_cases import NOW, QUERIES, manifest_of
 from shoal.coordinator.aggregators import queries_of
-from shoal.coordinator.publishing import A_DAY, draw_invitations, first_start, key_digest, patience_of, publish, ticket_digest
+from shoal.coordinator.publishing import A_DAY, draw_invitations, end_of, first_start, key_digest, patience_of, publish, ticket_digest
 from shoal.coordinator.store.base import Store
 from shoal.coordinator.store.sqlite import SqliteStore
 from shoal.entropy import SeededEntropy
@@ -112,8 +112,54 @@ def test_phases_share_the_time_until_the_study_closes(name: str, closes: str | N
     assert patience_of(manifest_of(name, closes=closes), NOW) == patience
 
 
+@pytest.mark.parametrize(
+    ("name", "wished", "patience"),
+    [
+        ("anonml", A_DAY // 3, A_DAY // 3),
+        ("anonml", 2 * A_DAY, A_DAY),
+        ("anonml phases", A_DAY // 2, A_DAY // 13),
+        ("sdq", 3 * A_DAY, A_DAY),
+        ("sdq", 1_000, 1_000),
+        ("ddml", 2 * A_DAY, A_DAY),
+    ],
+)
+def test_nobody_is_waited_for_after_the_study_has_closed(name: str, wished: int, patience: int) -> None:
+    assert patience_of(manifest_of(name, closes=CLOSES), NOW, wished) == patience
+
+
+@pytest.mark.parametrize("wished", [None, A_DAY])
 @pytest.mark.parametrize("name", ["anonml", "sdq"])
-def test_a_study_that_has_closed_is_not_published(name: str) -> None:
+def test_a_study_that_has_closed_is_not_published(name: str, wished: int | None) -> None:
     with pytest.raises(SpecError) as caught:
-        patience_of(manifest_of(name, closes="2029-12-31T00:00:00Z"), NOW)
+        patience_of(manifest_of(name, closes="2029-12-31T00:00:00Z"), NOW, wished)
     assert caught.value.code == "HOST-003"
+
+
+@pytest.mark.parametrize(
+    ("name", "patience", "ends"),
+    [
+        ("anonml", 2_500, "when all {size:,} have answered, or after 2.5 s, at 2030-01-01 00:00 UTC; it fails with fewer than {minimum}"),
+        (
+            "anonml phases",
+            90_000,
+            "after 13 phases, each when all {size:,} have answered or after 1.5 minutes; it fails with fewer than {minimum}",
+        ),
+        ("pfds", A_DAY, "when all 4 have answered, or after 1 day, at 2030-01-02 00:00 UTC; it fails with fewer than {minimum}"),
+        ("pfds paper", A_DAY // 2, "after 2 phases, each when all 4 have answered or after 12 hours; it fails with fewer than {minimum}"),
+        ("pfds sum", A_DAY, "after its steps, each when all {members} have answered or after 1 day; it fails with fewer than {minimum}"),
+        ("sdq", 2 * A_DAY, "after its steps, each when all {members} have answered or after 2 days; it fails with fewer than {minimum}"),
+        ("ddml", A_DAY, "with {size:,} updates, or after 1 day, at 2030-01-02 00:00 UTC; it fails with fewer than {minimum}"),
+    ],
+)
+def test_the_end_is_told_beforehand(store: Store, name: str, patience: int, ends: str) -> None:
+    manifest = manifest_of(name)
+    hosted, _ = publish(store, manifest, NOW, patience=patience)
+    participation = manifest.study.participation
+    assert end_of(manifest, hosted) == ends.format(
+        size=participation.size, minimum=f"{participation.minimum:,}", members=len(manifest.roster)
+    )
+
+
+def test_the_end_is_told_with_the_time_at_which_a_study_closes(store: Store) -> None:
+    manifest = manifest_of("sdq", closes="2030-01-05T00:00:00Z")
+    assert ", or when it closes, at 2030-01-05 00:00 UTC; it fails" in end_of(manifest, publish(store, manifest, NOW)[0])

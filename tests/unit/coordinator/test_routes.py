@@ -9,6 +9,7 @@ import pytest
 from httpx2 import Response
 
 from http_cases import ANONML, DDML, MANIFESTS, PFDS, Coordinator, answer, coordinator, participant, problem_of, tables, ticket
+from shoal.coordinator.stepping import LEASE_SECONDS
 from shoal.coordinator.store.base import Ending, Folded
 from shoal.errors import StoreError
 from shoal.messages import codec
@@ -44,7 +45,7 @@ def poll(c: Coordinator, **form: int) -> Response:
 def write(c: Coordinator, study: str, *letters: tuple[str | None, bytes]) -> None:
     """Letters as a step of the aggregator writes them, under the lease of the test's other worker."""
     now = int(c.clock.now().timestamp() * 1000)
-    term = c.store.lease(study, "another worker", now, now + 10**12)
+    term = c.store.lease(study, "another worker", now, now + round(1000 * LEASE_SECONDS))
     assert term is not None
     assert c.store.save(study, term, Folded(b"a state", letters=letters))
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator_cases import NOW, PATIENCE, manifest_of
+from coordinator_cases import NOW, PATIENCE, hosted_of, manifest_of
 from shoal.clock import ManualClock
 from shoal.coordinator import stepping
 from shoal.coordinator.hosting import milliseconds
-from shoal.coordinator.publishing import publish
+from shoal.coordinator.publishing import A_DAY, publish
 from shoal.coordinator.stepping import Stage, Stepper
 from shoal.coordinator.store.base import Ending, Folded, Hosted, Incoming, Loaded
 from shoal.coordinator.store.sqlite import SqliteStore
@@ -26,11 +26,13 @@ class Shaky(SqliteStore):
     """Fails where it is told to, as often as it is told to; and counts what is saved and tidied."""
 
     fails: dict[str, int]
+    meanwhile: Callable[[], object]
     n_saved = n_tidied = 0
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.fails = {}
+        self.meanwhile = lambda: None
 
     def _maybe(self, what: str) -> None:
         if self.fails.get(what, 0) > 0:
@@ -43,7 +45,10 @@ class Shaky(SqliteStore):
 
     def load(self, study: str, now: int, most: int) -> Loaded:
         self._maybe(study)
-        return super().load(study, now, most)
+        loaded = super().load(study, now, most)
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        return loaded
 
     def save(self, study: str, term: int, folded: Folded) -> bool:
         is_saved = super().save(study, term, folded)
@@ -75,6 +80,11 @@ class Bench:
 
     async def _chores(self) -> None:
         self.chores += 1
+
+    def held_until(self, study: str) -> int:
+        with self.store._reading() as session:
+            ((until,),) = session.rows("SELECT until FROM standing JOIN study ON standing.study = number WHERE digest = ?", study)
+        return int(until)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Run the worker until something holds."""
@@ -147,19 +157,76 @@ def test_who_slept_through_a_lease_saves_nothing(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
+def test_what_another_worker_has_folded_in_meanwhile_is_not_folded_in_again(tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        study = bench.put("anonml")
+        bench.store.accept(study, [Incoming("", b"rubbish"), Incoming("", b"more")], 0)
+        other = bench.worker("two")
+
+        def asleep() -> None:
+            # It sleeps through its lease between load and save, and the other does what was to be done.
+            bench.clock.advance(3600)
+            asyncio.run(other.step(study))
+            assert bench.store.n_saved > 0
+
+        bench.store.meanwhile = asleep
+        await bench.stepper.step(study)
+        assert bench.store.totals(study).refused == {"MSG-002": 2}
+        assert (bench.store.n_saved, bench.store.latest(study)) == (1, 1)
+
+    run(tmp_path, work)
+
+
+def test_a_study_that_is_closed_during_a_step_stays_closed_and_its_answers_are_late(tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        study = bench.put("anonml")
+        await bench.stepper.step(study)
+        n_saved = bench.store.n_saved
+        bench.store.accept(study, [Incoming("", b"rubbish"), Incoming("", b"more")], 0)
+        bench.store.meanwhile = lambda: bench.store.end(study, Ending("closed", reason="Enough."))
+        await bench.stepper.step(study)
+        ended = bench.store.study(study)
+        assert ended is not None
+        assert (ended.status, ended.reason, bench.store.n_saved) == ("closed", "Enough.", n_saved)
+        assert bench.store.totals(study).refused == {"HOST-002": 2}
+        assert bench.store.due(milliseconds(bench.clock.now()) + 10**9) == ()
+
+    run(tmp_path, work)
+
+
 def test_a_lease_is_renewed_while_a_step_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stepping, "LEASE_SECONDS", 0.03)
 
     async def work(bench: Bench) -> None:
         study = bench.put("anonml")
-        bench.stepper._lease(study)
-        keeping = asyncio.create_task(bench.stepper._keep(study))
-        bench.clock.advance(5)
-        async with asyncio.timeout(10):
-            while bench.store.lease(study, "two", milliseconds(bench.clock.now()), 0) is not None:
-                bench.store.release(study, "two")
-                await asyncio.sleep(0.005)
+        term = bench.stepper._lease(study)
+        assert term is not None
+        keeping = asyncio.create_task(bench.stepper._keep(study, term))
+        # Each step takes two thirds of a lease, and so only one that is renewed is held at the end.
+        for _ in range(5):
+            bench.clock.advance(0.02)
+            now = milliseconds(bench.clock.now())
+            async with asyncio.timeout(20):
+                while bench.held_until(study) < now + 30:
+                    await asyncio.sleep(0.005)
+            assert bench.store.lease(study, "two", now, now + 30) is None
         keeping.cancel()
+
+    run(tmp_path, work)
+
+
+def test_a_lease_that_was_given_back_is_not_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stepping, "LEASE_SECONDS", 0.03)
+
+    async def work(bench: Bench) -> None:
+        study = bench.put("anonml")
+        term = bench.stepper._lease(study)
+        assert term is not None
+        bench.store.release(study, "one")
+        async with asyncio.timeout(20):
+            await bench.stepper._keep(study, term)
+        now = milliseconds(bench.clock.now())
+        assert bench.store.lease(study, "two", now, now + 30) == term + 1
 
     run(tmp_path, work)
 
@@ -260,3 +327,29 @@ def test_a_deadline_waits_for_what_came_before_it_but_not_for_ever(tmp_path: Pat
         assert folded.rung == (NOW + PATIENCE,)
 
     run(tmp_path, work)
+
+
+def test_a_study_that_is_not_over_when_it_closes_has_failed(tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        manifest = manifest_of("sdq", closes="2030-01-02T00:00:00Z")
+        # Steps that take their time one after the other: each by itself would be in time.
+        hosted = replace(hosted_of("sdq", patience=10 * A_DAY), digest=manifest.digest.hex(), manifest=manifest.to_bytes())
+        bench.store.publish(hosted)
+        await bench.stepper.step(hosted.digest)
+        end = NOW + A_DAY + 2 * stepping.GRACE_MILLISECONDS
+        assert bench.store.due(end - 1) == ()
+        bench.clock.advance((end - NOW) / 1000)
+        assert bench.store.due(end) == (hosted.digest,)
+        await bench.stepper.step(hosted.digest)
+        ended = bench.store.study(hosted.digest)
+        assert ended is not None
+        assert (ended.status, ended.reason) == ("failed", "The study closed before it was complete. What was sent is spent.")
+
+    run(tmp_path, work)
+
+
+def test_a_study_that_ends_by_itself_when_it_closes_ends_so() -> None:
+    done = Folded(b"", ending=Ending("done", b"{}"))
+    assert stepping.until(5, done, 9, is_new=False) == done
+    assert stepping.until(5, Folded(b""), 4, is_new=False).alarms == ()
+    assert stepping.until(5, Folded(b"", alarms=(9, 2)), 4, is_new=True).alarms == (2, 5, 9)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,6 +72,8 @@ def supervise(
         os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=meanwhile)
+    # Where the supervisor has given up before, the signal must not end the tests.
+    handler = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)]
     try:
         with listener:
@@ -77,6 +81,7 @@ def supervise(
     finally:
         thread.join()
         assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)] == handlers
+        signal.signal(signal.SIGTERM, handler)
     assert failures == []
 
 
@@ -98,6 +103,10 @@ def test_replaces_a_worker_that_was_killed_and_ends_its_own(monkeypatch: pytest.
         for _ in range(3):
             pids.append(pid_of(ask(listener)))
             os.kill(pids[-1], signal.SIGKILL)
+            # Until it is dead it may take the next question with it.
+            until = time.monotonic() + 60
+            while is_alive(pids[-1]) and time.monotonic() < until:
+                time.sleep(0.01)
         pids.append(pid_of(ask(listener)))
 
     supervise(monkeypatch, listener, ANSWERS, act)
@@ -115,6 +124,32 @@ def test_settings_reach_a_worker_by_its_pipe_alone(monkeypatch: pytest.MonkeyPat
     supervise(monkeypatch, listener, ANSWERS, act)
     answer, *seen = answers
     assert answer.count(SECRET) == 1 and len(seen) == 2 and not any("a-password" in text for text in seen)
+
+
+def test_neither_parent_nor_workers_dump_their_memory(monkeypatch: pytest.MonkeyPatch, listener: socket.socket) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_CORE)
+    if limits[1] == 0:
+        pytest.skip("core dumps are forbidden here already")
+    found: list[tuple[int, int]] = []
+
+    def act() -> None:
+        found.extend(resource.prlimit(pid, resource.RLIMIT_CORE) for pid in (pid_of(ask(listener)), os.getpid()))
+
+    resource.setrlimit(resource.RLIMIT_CORE, (limits[1], limits[1]))
+    try:
+        supervise(monkeypatch, listener, ANSWERS, act)
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, limits)
+    assert [soft for soft, _ in found] == [0, 0]
+
+
+def test_an_interruption_at_the_terminal_is_for_the_parent_alone(monkeypatch: pytest.MonkeyPatch, listener: socket.socket) -> None:
+    """It comes to a worker before that has got anywhere, and would be a traceback."""
+    answers: list[str] = []
+    supervise(
+        monkeypatch, listener, f"import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n{ANSWERS}", lambda: answers.append(ask(listener))
+    )
+    assert len(answers) == 1 and signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_gives_up_when_all_die_at_once(monkeypatch: pytest.MonkeyPatch, listener: socket.socket, tmp_path: Path) -> None:

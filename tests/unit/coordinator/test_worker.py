@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+import resource
+import select
 import signal
 import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -17,7 +21,8 @@ from shoal.coordinator.listening import listen, url_of
 from shoal.coordinator.publishing import publish
 from shoal.coordinator.settings import Settings
 from shoal.coordinator.store.opening import open_store
-from shoal.coordinator.worker import run
+from shoal.coordinator.store.sql import SqlStore
+from shoal.coordinator.worker import RETRY_SECONDS, run, run_patiently
 from shoal.errors import StoreError, UsageError
 from shoal.study.load import parse
 from shoal.study.manifest import Manifest
@@ -49,6 +54,32 @@ def test_a_signal_ends_it_and_files_are_left_in_order(tmp_path: Path) -> None:
     listener = listen("127.0.0.1", 0)
     run(Settings(f"sqlite:{tmp_path}/store.db", "memory:"), listener, lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert [path.name for path in tmp_path.iterdir()] == ["store.db"]
+
+
+def test_its_name_on_leases_says_nothing_and_its_memory_stays_off_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, limits = f"sqlite:{tmp_path}/store.db", resource.getrlimit(resource.RLIMIT_CORE)
+    with open_store(url) as store:
+        publish(store, Manifest(parse(study_text("anonml"))), 1_800_000_000_000)
+    holders: list[str] = []
+    lease = SqlStore.lease
+
+    def noted(store: SqlStore, study: str, holder: str, now: int, until: int) -> int | None:
+        holders.append(holder)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return lease(store, study, holder, now, until)
+
+    monkeypatch.setattr(SqlStore, "lease", noted)
+    resource.setrlimit(resource.RLIMIT_CORE, (limits[1], limits[1]))
+    try:
+        for _ in range(2):
+            with open_store(url) as store, store._writing() as session:
+                session.change("UPDATE standing SET has_begun = FALSE")
+            run(Settings(url), listen("127.0.0.1", 0))
+        assert resource.getrlimit(resource.RLIMIT_CORE)[0] == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, limits)
+    assert len(set(holders)) == 2
+    assert all(re.fullmatch("[0-9a-f]{32}", holder) for holder in holders)
 
 
 @pytest.mark.parametrize("path", ["{study}/submissions", "{study}/messages", "{devices}/update"])
@@ -87,6 +118,45 @@ def test_a_store_that_cannot_be_used_is_a_sentence(tmp_path: Path) -> None:
         run(Settings(f"sqlite:{tmp_path}/no/such/folder/store.db"), listener)
 
 
+def test_a_worker_waits_for_a_store_that_is_away_until_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parent, held = os.pipe()
+    listener = listen("127.0.0.1", 0)
+    waited: list[float] = []
+    look = select.select
+
+    def looked(*given: Any) -> Any:
+        waited.append(given[3])
+        if len(waited) == 3:
+            (tmp_path / "folder").mkdir()
+        return look(*given[:3], 0)
+
+    def ask() -> None:
+        try:
+            answers.append(httpx2.get(f"{url_of('127.0.0.1', listener, has_tls=False)}/readyz", timeout=60).status_code)
+        finally:
+            os.close(held)
+
+    answers: list[int] = []
+    thread = threading.Thread(target=ask)
+    monkeypatch.setattr(worker.select, "select", looked)
+    thread.start()
+    run_patiently(Settings(f"sqlite:{tmp_path}/folder/store.db"), listener, parent)
+    thread.join()
+    assert (answers, waited) == ([200], [RETRY_SECONDS] * 3)
+    assert capsys.readouterr().err.count("STORE-001") == 1
+    os.close(parent)
+
+
+def test_a_worker_whose_parent_has_gone_waits_for_no_store(tmp_path: Path) -> None:
+    parent, held = os.pipe()
+    os.close(held)
+    with listen("127.0.0.1", 0) as listener:
+        run_patiently(Settings(f"sqlite:{tmp_path}/no/such/folder/store.db"), listener, parent)
+    os.close(parent)
+
+
 def test_tls_that_has_gone_bad_is_a_sentence(tmp_path: Path) -> None:
     made = make_certificates(tmp_path)
     with listen("127.0.0.1", 0) as listener, pytest.raises(UsageError, match="SERVE-002"):
@@ -105,11 +175,12 @@ def test_reads_its_settings_and_not_a_byte_more() -> None:
 def test_as_a_process_it_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     handler = signal.getsignal(signal.SIGINT)
     listener = listen("127.0.0.1", 0)
-    line = Settings(f"sqlite:{tmp_path}/no/such/folder/store.db").to_line(listener.detach())
+    (tmp_path / "letter.txt").write_text("Dear Anna,")
+    line = Settings(f"sqlite:{tmp_path}/letter.txt").to_line(listener.detach())
     try:
         monkeypatch.setattr(worker, "_first_line", lambda source: line)
         assert worker.main() == 1
-        assert capsys.readouterr().err.startswith("STORE-001  ")
+        assert capsys.readouterr().err.startswith("STORE-003  ")
         monkeypatch.setattr(worker, "_first_line", lambda source: b"")
         assert worker.main() == 0
     finally:

@@ -42,6 +42,17 @@ _SECONDS = 10.0
 _PAUSE_SECONDS = 0.01
 _READ_BYTES = 1 << 18
 _N_FOLDS = np.dtype("<i8")
+_REASONS = {
+    "AuthenticationError": "this user and this password do not belong together, or it wants a password",
+    "ConnectionError": "no server answers there",
+    "NoPermissionError": "this user may not do what is needed",
+    "OutOfMemoryError": "it has no memory left",
+    "ReadOnlyError": "it can only be read, as a replica",
+    "TimeoutError": "it does not answer in time, or one of the two sides speaks TLS",
+    "TypeError": "its address has an option that does not exist",
+    "ValueError": "its address cannot be read",
+    "no such number": "it has no database of this number",
+}
 
 
 class RedisModels(ModelStore):
@@ -73,7 +84,8 @@ class RedisModels(ModelStore):
             raise UsageError("USAGE-002", "Redis needs a library that is not installed.", fix="pip install 'shoal[redis]'") from None
         self._fault: type[Exception] = redis.RedisError
         self._refusal: type[Exception] = redis.ResponseError
-        with self._in_sentences():
+        _check_number(url)
+        with self._in_sentences(TypeError):
             retry = Retry(ExponentialWithJitterBackoff(cap=1.0, base=0.01), retries=5)
             self._redis = redis.Redis.from_url(
                 url, socket_timeout=_SECONDS, socket_connect_timeout=_SECONDS, socket_read_size=_READ_BYTES, retry=retry
@@ -208,17 +220,28 @@ class RedisModels(ModelStore):
             return self._scripts[name](keys, values)
 
     @contextmanager
-    def _in_sentences(self) -> Iterator[None]:
+    def _in_sentences(self, *also: type[Exception]) -> Iterator[None]:
+        faults: tuple[type[Exception], ...] = (self._fault, ValueError, OSError, *also)
         try:
             yield
-        except (self._fault, ValueError, OSError) as error:
+        except faults as error:
             # The library's own words may quote the address, which may hold a password.
+            kind = "no such number" if "DB index" in str(error) else type(error).__name__
             raise StoreError(
                 "STORE-001",
-                f"Redis cannot be used: {type(error).__name__}.",
-                why="It is not running at this address, refuses this user, or has no memory or disk left.",
-                fix="See to it. Updates that were not acknowledged will come again.",
+                f"Redis cannot be used: {_REASONS.get(kind, kind)}.",
+                why=None if kind in _REASONS else "It refuses what it is asked, or has no memory or disk left.",
+                fix="See to it, and to its address. Updates that were not acknowledged will come again.",
             ) from None
+
+
+def _check_number(url: str) -> None:
+    """Refuse a database that is not a number: the library would take it for number 0."""
+    scheme, _, rest = url.partition("://")
+    path = rest.partition("?")[0].partition("/")[2]
+    if scheme != "unix" and path and not (path.isdecimal() and path.isascii()):
+        what = "What follows the host in the address of Redis is not the number of a database."
+        raise UsageError("USAGE-001", what, fix="Give redis://HOST:PORT/0, or another number; redis://HOST:PORT is number 0.")
 
 
 def _meta(study: str) -> str:

@@ -23,8 +23,9 @@ from typing import Literal, Self
 
 from shoal.transport.forms import Letter, Status
 
-Accepted = Literal["accepted", "repeated", "conflict", "over", "replayed"]
-"""What became of a submission: it is in; it was in before; other bytes are in under its name; the study has ended; its nonce was used."""
+Accepted = Literal["accepted", "repeated", "conflict", "over", "replayed", "unissued"]
+"""What became of a submission: it is in; it was in before; other bytes are in under its name; the study has ended; its nonce was used; its
+ticket was not issued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,8 @@ class Incoming:
         message that may come as often as it likes.
     nonce
         Of a signed request; None for an anonymous one.
+    ticket
+        SHA-256 of the ticket without which it is not accepted; None where it needs none.
     """
 
     sender: str
@@ -89,6 +92,16 @@ class Incoming:
     name: bytes | None = None
     digest: bytes | None = None
     nonce: bytes | None = None
+    ticket: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The name of something that is not kept, and digests of its bytes and of the ticket that it needs, if it needs one."""
+
+    name: bytes
+    digest: bytes
+    ticket: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,16 +256,8 @@ class Store(ABC):
         """Forget an enrolment; the seat stays taken, and what was sent stays sent. False where the nonce was used."""
 
     @abstractmethod
-    def has_ticket(self, study: str, ticket: bytes) -> bool:
-        """Whether a ticket with this digest was issued."""
-
-    def use(self, study: str, name: bytes, digest: bytes) -> Accepted:
-        """One of `use_many`."""
-        return self.use_many(study, [(name, digest)])[0]
-
-    @abstractmethod
-    def use_many(self, study: str, named: Sequence[tuple[bytes, bytes]]) -> tuple[Accepted, ...]:
-        """Note names with the digests of what came under them, in one transaction: each is accepted, repeated, a conflict, or over.
+    def use_many(self, study: str, named: Sequence[Named]) -> tuple[Accepted, ...]:
+        """Note names with the digests of what came under them, in one transaction; what became of each.
 
         For DDML's updates, which are not kept.
         """
@@ -260,10 +265,6 @@ class Store(ABC):
     @abstractmethod
     def accept(self, study: str, incoming: Sequence[Incoming], expires: int) -> tuple[Accepted, ...]:
         """Take submissions in, all in one transaction; what became of each. Nonces are remembered until they expire."""
-
-    @abstractmethod
-    def use_nonce(self, study: str, nonce: bytes, expires: int) -> bool:
-        """Remember a nonce; False where it was used before."""
 
     @abstractmethod
     def refuse(self, study: str, code: str, n: int = 1) -> None:
@@ -275,7 +276,11 @@ class Store(ABC):
 
     @abstractmethod
     def lease(self, study: str, holder: str, now: int, until: int) -> int | None:
-        """Take or renew the lease of a study; its term, or None where another holds it."""
+        """Take the lease of a study; its term, or None where another holds it."""
+
+    @abstractmethod
+    def renew(self, study: str, holder: str, term: int, until: int) -> bool:
+        """Have a lease last longer; False where it was given back, or is another's by now."""
 
     @abstractmethod
     def release(self, study: str, holder: str) -> None:
@@ -302,8 +307,8 @@ class Store(ABC):
         """Letters to everyone, and to a participant, of larger numbers, in order; one if there is any, then up to so many bytes."""
 
     @abstractmethod
-    def acknowledge(self, study: str, name: str, upto: int) -> None:
-        """Delete a participant's own letters up to a number."""
+    def acknowledge(self, study: str, name: str, upto: int, nonce: bytes, expires: int) -> bool:
+        """Delete a participant's own letters up to a number. False, and nothing is deleted, where the request's nonce was used before."""
 
     @abstractmethod
     def totals(self, study: str) -> Totals:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from shoal.coordinator.store.postgres_link import Link
 from shoal.coordinator.store.sql import SqlStore
+from shoal.coordinator.store.statements import EMPTIED
 
 if TYPE_CHECKING:
     import psycopg
 
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
-_EMPTIED = "secret, standing, state, invitation, enrolment, ticket, submission, nonce, held, alarm, letter"
+_VACUUMED = ", ".join(("secret", "standing", "enrolment", "letter", "nonce", *EMPTIED))
 
 
 class _PostgresSession:
@@ -76,7 +77,7 @@ class PostgresStore(SqlStore):
     def _clear_disk(self) -> None:
         with self._link.alone() as db:
             # A table that another process is vacuuming is left to it.
-            db.execute(f"VACUUM (SKIP_LOCKED) {_EMPTIED}")
+            db.execute(f"VACUUM (SKIP_LOCKED) {_VACUUMED}")
 
 
 @cache

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from shoal.coordinator.store.migrations import migrations
+from shoal.coordinator.store.postgres_faults import fault
 from shoal.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -125,13 +126,7 @@ class Link:
         try:
             yield
         except self._psycopg.Error as error:
-            # The database's own words may quote a row, or a password.
-            raise StoreError(
-                "STORE-001",
-                f"The PostgreSQL database cannot be used: {error.sqlstate or type(error).__name__}.",
-                why="It cannot be reached, has no room, does not let this user in, or keeps a row locked for too long.",
-                fix="See to the database. What was not acknowledged will come again.",
-            ) from None
+            raise fault(error) from None
 
 
 def _migrate(db: psycopg.Connection[Any]) -> None:

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
-from shoal.coordinator.store.base import Accepted, Ending, Folded, Held, Hosted, Incoming, Loaded, Secrets, Store, Totals
+from shoal.coordinator.store.base import Accepted, Ending, Folded, Held, Hosted, Incoming, Loaded, Named, Secrets, Store, Totals
 from shoal.coordinator.store.enrolling import enrol
-from shoal.coordinator.store.statements import Session, accept, count_refused, finish, mix, put, put_new, use_names, use_nonces
+from shoal.coordinator.store.statements import Session, accept, count_refused, finish, mix, put, put_new, use_admitted, use_nonces
 from shoal.errors import RemoteProtocolError
 from shoal.transport.forms import Letter
 
@@ -150,15 +150,11 @@ class SqlStore(Store):
             session.change("UPDATE enrolment SET has_left = TRUE WHERE study = ? AND key_digest = ?", number, _digest(key))
         return True
 
-    def has_ticket(self, study: str, ticket: bytes) -> bool:
-        with self._reading() as session:
-            return bool(session.rows("SELECT 1 FROM ticket WHERE study = ? AND digest = ?", self._number(session, study), ticket))
-
-    def use_many(self, study: str, named: Sequence[tuple[bytes, bytes]]) -> tuple[Accepted, ...]:
+    def use_many(self, study: str, named: Sequence[Named]) -> tuple[Accepted, ...]:
         with self._writing() as session:
             number = self._number(session, study)
             (status,) = self._lock(session, number, "status")
-            return tuple(use_names(session, number, named)) if status == "open" else tuple("over" for _ in named)
+            return tuple(use_admitted(session, number, named)) if status == "open" else tuple("over" for _ in named)
 
     def accept(self, study: str, incoming: Sequence[Incoming], expires: int) -> tuple[Accepted, ...]:
         with self._writing() as session:
@@ -167,10 +163,6 @@ class SqlStore(Store):
             if status != "open":
                 return tuple("over" for _ in incoming)
             return tuple(accept(session, number, incoming, expires))
-
-    def use_nonce(self, study: str, nonce: bytes, expires: int) -> bool:
-        with self._writing() as session:
-            return bool(use_nonces(session, self._number(session, study), [nonce], expires))
 
     def refuse(self, study: str, code: str, n: int = 1) -> None:
         with self._writing() as session:
@@ -197,6 +189,11 @@ class SqlStore(Store):
             term += held_by != holder
             session.change("UPDATE standing SET holder = ?, until = ?, term = ? WHERE study = ?", holder, until, term, number)
         return int(term)
+
+    def renew(self, study: str, holder: str, term: int, until: int) -> bool:
+        put = "UPDATE standing SET until = ? WHERE study = ? AND holder = ? AND term = ?"
+        with self._writing() as session:
+            return session.change(put, until, self._number(session, study), holder, term) == 1
 
     def release(self, study: str, holder: str) -> None:
         with self._writing() as session:
@@ -246,10 +243,13 @@ class SqlStore(Store):
             found = session.rows(query, self._number(session, study), min(after, _LARGEST), name, most_bytes)
         return tuple(Letter(number=number, payload=payload) for number, payload in found)
 
-    def acknowledge(self, study: str, name: str, upto: int) -> None:
+    def acknowledge(self, study: str, name: str, upto: int, nonce: bytes, expires: int) -> bool:
         with self._writing() as session:
             number = self._number(session, study)
+            if not use_nonces(session, number, [nonce], expires):
+                return False
             session.change("DELETE FROM letter WHERE study = ? AND number <= ? AND recipient = ?", number, min(upto, _LARGEST), name)
+        return True
 
     def totals(self, study: str) -> Totals:
         with self._reading() as session:

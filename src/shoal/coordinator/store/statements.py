@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from shoal.coordinator.store.base import Accepted, Ending, Incoming
+from shoal.coordinator.store.base import Accepted, Ending, Incoming, Named
 
 _ROWS = 500
 """Most rows in one statement."""
 
 LATE = "HOST-002"
 """What was accepted, and not folded in before the study ended, is counted under this code."""
+
+EMPTIED = ("state", "held", "alarm", "submission", "ticket", "invitation", "expected")
+"""Tables that keep nothing of a study that has ended. Nonces stay until they expire: what was caught before the end must not come later."""
 
 _COARSE = 60_000
 """Nonces expire at full minutes: a row should not tell when a request came."""
@@ -53,7 +56,7 @@ def accept(session: Session, study: int, incoming: Sequence[Incoming], expires: 
     """Hold what is new of it; what became of each."""
     fresh = use_nonces(session, study, [given.nonce for given in incoming if given.nonce is not None], expires)
     outcomes: list[Accepted] = []
-    named: dict[int, tuple[bytes, bytes]] = {}
+    named: dict[int, Named] = {}
     for i, given in enumerate(incoming):
         if given.nonce is not None and given.nonce not in fresh:
             outcomes.append("replayed")
@@ -62,14 +65,15 @@ def accept(session: Session, study: int, incoming: Sequence[Incoming], expires: 
         # A nonce counts once within these, too.
         fresh.discard(given.nonce or b"")
         if given.name is not None:
-            named[i] = (given.name, given.digest or b"")
-    for i, outcome in zip(named, use_names(session, study, list(named.values())), strict=True):
+            named[i] = Named(given.name, given.digest or b"", given.ticket)
+    for i, outcome in zip(named, use_admitted(session, study, list(named.values())), strict=True):
         outcomes[i] = outcome
     held = [
         (study, given.sender, given.payload, given.name) for given, outcome in zip(incoming, outcomes, strict=True) if outcome == "accepted"
     ]
-    put(session, "held", ("study", "sender", "payload", "name"), held)
-    session.change("UPDATE standing SET n_accepted = n_accepted + ? WHERE study = ?", len(held), study)
+    if held:
+        put(session, "held", ("study", "sender", "payload", "name"), held)
+        session.change("UPDATE standing SET n_accepted = n_accepted + ? WHERE study = ?", len(held), study)
     return outcomes
 
 
@@ -80,7 +84,26 @@ def use_nonces(session: Session, study: int, nonces: Sequence[bytes], expires: i
     return {nonce for (nonce,) in put_new(session, "nonce", ("study", "nonce", "expires"), rows, "nonce")}
 
 
-def use_names(session: Session, study: int, named: Sequence[tuple[bytes, bytes]]) -> list[Accepted]:
+def use_admitted(session: Session, study: int, named: Sequence[Named]) -> list[Accepted]:
+    """Note the names of what needs no ticket, or comes with one that was issued; what became of each."""
+    issued = _issued(session, study, {one.ticket for one in named if one.ticket is not None})
+    is_in = [one.ticket is None or one.ticket in issued for one in named]
+    used = iter(_use_names(session, study, [(one.name, one.digest) for one, admits in zip(named, is_in, strict=True) if admits]))
+    return [next(used) if admits else "unissued" for admits in is_in]
+
+
+def _issued(session: Session, study: int, tickets: set[bytes]) -> set[bytes]:
+    """Those of some tickets' digests that were issued."""
+    found: set[bytes] = set()
+    asked = sorted(tickets)
+    for start in range(0, len(asked), _ROWS):
+        some = asked[start : start + _ROWS]
+        query = f"SELECT digest FROM ticket WHERE study = ? AND digest IN ({', '.join('?' * len(some))})"
+        found.update(digest for (digest,) in session.rows(query, study, *some))
+    return found
+
+
+def _use_names(session: Session, study: int, named: Sequence[tuple[bytes, bytes]]) -> list[Accepted]:
     """Note names with the digests of what came under them; for each whether it is new, came with the same bytes, or with others."""
     first = dict(reversed(named))
     rows = [(study, name, first[name]) for name in sorted(first)]
@@ -107,11 +130,11 @@ def count_refused(session: Session, study: int, counts: Iterable[tuple[str, int]
 
 
 def finish(session: Session, study: int, ending: Ending) -> None:
-    """End a study: how it ended, its letters, its totals and who is enrolled stay, and all else goes."""
+    """End a study: how it ended, its letters, its totals and who is enrolled stay, nonces until they expire, and all else goes."""
     ((n_late,),) = session.rows("SELECT count(*) FROM held WHERE study = ?", study)
     if n_late:
         count_refused(session, study, {LATE: n_late}.items())
-    for table in ("state", "held", "alarm", "nonce", "submission", "ticket", "invitation", "expected"):
+    for table in EMPTIED:
         session.change(f"DELETE FROM {table} WHERE study = ?", study)
     session.change("UPDATE standing SET status = ?, holder = NULL WHERE study = ?", ending.status, study)
     session.change("INSERT INTO ending (study, result, reason) VALUES (?, ?, ?)", study, ending.result, ending.reason)

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from model_stores import RedisProcess, on_disk, redis_process
+from servers import Redis, free_port, redis
 from shoal.coordinator.models.redis import RedisModels
-from shoal.errors import StoreError
+from shoal.errors import StoreError, UsageError
 
 STUDY = "5" * 64
 
@@ -81,3 +82,40 @@ def test_a_redis_that_may_not_be_asked(process: RedisProcess) -> None:
         store._redis.acl_setuser("default", enabled=True, nopass=True, commands=["+@all", "-bgrewriteaof"], keys=["*"])
         with pytest.raises(StoreError, match="STORE-001"):
             store.scrub(10.0)
+
+
+@pytest.fixture
+def server() -> Iterator[Redis]:
+    with redis() as running:
+        yield running
+
+
+def said(url: str) -> str:
+    with pytest.raises(StoreError, match="STORE-001") as refused:
+        RedisModels(url)
+    assert "hidden" not in str(refused.value)
+    return refused.value.what.removeprefix("Redis cannot be used: ")
+
+
+def test_what_a_server_refuses_is_a_sentence(server: Redis) -> None:
+    host = server.url.rpartition("/")[0]
+    assert said(f"{host}/16") == said(f"{host}?db=16") == "it has no database of this number."
+    assert said(f"redis://hidden:hidden@{host.partition('//')[2]}/0").startswith("this user and this password")
+    assert said(f"{host}/0?hidden=1") == "its address has an option that does not exist."
+    assert said(f"{host}/?db=hidden") == said("redis://hidden:port/0") == "its address cannot be read."
+    assert said(f"redis://127.0.0.1:{free_port()}/0") == said("unix:///hidden") == "no server answers there."
+
+
+@pytest.mark.parametrize("database", ["hidden", "1/2", "-1", "0x1", "²", "1 "])
+def test_a_database_is_a_number(database: str) -> None:
+    """The library would take the first for number 0, and the second for number 12."""
+    with pytest.raises(UsageError, match="USAGE-001") as refused:
+        RedisModels(f"redis://127.0.0.1:1/{database}")
+    assert "hidden" not in str(refused.value)
+
+
+def test_databases_are_told_apart(server: Redis) -> None:
+    host = server.url.rpartition("/")[0]
+    with RedisModels(f"{host}/3") as third, RedisModels(host) as first, RedisModels(f"{host}/") as also_first:
+        third.create(STUDY, np.zeros((2, 3), np.int32))
+        assert (third.shape(STUDY), first.shape(STUDY), also_first.shape(STUDY)) == ((2, 3), None, None)

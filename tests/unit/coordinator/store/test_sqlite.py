@@ -53,19 +53,22 @@ def test_what_was_folded_in_leaves_the_disk(store: SqliteStore, path: Path) -> N
     assert Path(f"{path}-wal").stat().st_size == 0
 
 
-def test_an_ended_study_leaves_no_state_nonces_tickets_or_names_on_the_disk(store: SqliteStore, path: Path) -> None:
+def test_an_ended_study_leaves_no_state_tickets_or_names_on_the_disk_and_nonces_until_they_expire(store: SqliteStore, path: Path) -> None:
     store.enrol(STUDY, b"a key", None, digest("ticket"), None)
     store.accept(STUDY, [Incoming("", b"payload", digest("name"), digest("payload"), b"a nonce of 16 b.")], FAR)
     term = store.lease(STUDY, "a", 0, 10)
     assert term is not None
     assert store.save(STUDY, term, Folded(b"the state of some machine"))
-    gone = [digest("ticket"), digest("name"), digest("payload"), b"a nonce of 16 b.", b"the state of some machine"]
+    gone = [digest("ticket"), digest("name"), digest("payload"), b"the state of some machine"]
     assert all(each in on_disk(path) for each in gone)
     assert store.end(STUDY, Ending("done", b"the result"))
     store.tidy(0)
     left = on_disk(path)
-    assert [each in left for each in gone] == [False] * 5
+    assert [each in left for each in gone] == [False] * 4
     assert b"the result" in left
+    assert b"a nonce of 16 b." in left
+    store.tidy(FAR + 60_000)
+    assert b"a nonce of 16 b." not in on_disk(path)
 
 
 def test_no_place_in_the_file_tells_which_ticket_came_with_whom(store: SqliteStore, path: Path) -> None:
