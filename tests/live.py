@@ -6,7 +6,7 @@ import asyncio
 import csv
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +36,8 @@ class Live:
     def totals(self, manifest: Manifest) -> Totals:
         return self.store.totals(manifest.digest.hex())
 
-    def publish(self, manifest: Manifest, patience: int = 5_000) -> str:
-        publish(self.store, manifest, int(SystemClock().now().timestamp() * 1000), patience=patience)
+    def publish(self, manifest: Manifest, patience: int = 5_000, invitations: Sequence[str] = ()) -> str:
+        publish(self.store, manifest, int(SystemClock().now().timestamp() * 1000), patience=patience, invitations=invitations)
         return manifest.digest.hex()
 
 

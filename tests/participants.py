@@ -54,10 +54,10 @@ _IDLE = 30
 """Polls in a row that find nothing, after which nothing will come before the next alarm."""
 
 
-def study_of(protocol: str, n: int = 3, **more: Any) -> Study:
-    """A study of two features among n participants, or for n rows each of three holders."""
+def document_of(protocol: str, n: int = 3, **more: Any) -> dict[str, Any]:
+    """The document of a study of two features among n participants, or for n rows each of three holders."""
     text = {"title": f"Wind, by {protocol}", "purpose": "When do we play?", "contact": "a@example.org"}
-    document: dict[str, Any] = {
+    return {
         **text,
         "protocol": protocol,
         "label": {"name": "play", "values": ["no", "yes"]},
@@ -74,7 +74,11 @@ def study_of(protocol: str, n: int = 3, **more: Any) -> Study:
         "participation": {"minimum": n, "size": max(20, n)},
         **more,
     }
-    return Study.model_validate(document)
+
+
+def study_of(protocol: str, n: int = 3, **more: Any) -> Study:
+    """The study of `document_of`."""
+    return Study.model_validate(document_of(protocol, n, **more))
 
 
 def manifest_of(protocol: str, n: int = 3, keys: tuple[bytes, ...] = (), **more: Any) -> Manifest:
@@ -180,8 +184,9 @@ class Desk(Client):
     async def draw(self, study: str) -> bytes:
         return await self._call(self._draw)
 
-    async def update(self, study: str, body: bytes, *, identity: Identity | None = None, ticket: str | None = None) -> None:
-        await self._call(lambda: self._update(body, None if identity is None else identity.public.hex(), ticket))
+    async def update(self, study: str, body: bytes, number: int, *, identity: Identity | None = None, ticket: bytes | None = None) -> None:
+        proof = ticket if identity is None else identity.public
+        await self._call(lambda: self._update(body, None if proof is None else f"{proof.hex()} {number}"))
 
     async def _call(self, act: Callable[[], Any]) -> Any:
         await asyncio.sleep(0)
@@ -228,8 +233,8 @@ class Desk(Client):
         assert isinstance(found, Instance)
         return found.epoch.to_bytes(8, "little") + found.weights.data
 
-    def _update(self, body: bytes, key: str | None, ticket: str | None) -> None:
-        self.updates.append((body, key or ticket))
+    def _update(self, body: bytes, proof: str | None) -> None:
+        self.updates.append((body, proof))
         weights = Array.of(np.frombuffer(body[ID_BYTES + 8 :], "<i4").astype(np.int32))
         epoch = int.from_bytes(body[ID_BYTES : ID_BYTES + 8], "little")
         self._take("", encode(Update(study=self.manifest.digest, id=body[:ID_BYTES], epoch=epoch, weights=weights)))
@@ -271,9 +276,9 @@ class FragileJournal(Journal):
         self.shake()
         return numbers
 
-    def delivered(self, study: str, number: int) -> None:
+    def delivered(self, study: str, *numbers: int) -> None:
         self.shake()
-        super().delivered(study, number)
+        super().delivered(study, *numbers)
         self.shake()
 
 
@@ -316,6 +321,7 @@ class Person:
                 # What a process draws is not what the one before it has drawn.
                 self.entropy.spawn("life", self.n_crashes),
                 self.computer,
+                role=self.role,
                 on_progress=self.said.append,
             )
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.cli.check import read_table
-from shoal.cli.join_view import converse, details_text, drawn_data, drawn_text, progress, sent_data, sent_text
+from shoal.cli.join_view import converse, details_text, drawn_data, drawn_text, label_data, label_text, progress, sent_data, sent_text
 from shoal.cli.ledger_view import total_data, totals_text
 from shoal.cli.output import emit
 from shoal.clock import SystemClock
 from shoal.entropy import SystemEntropy
 from shoal.errors import BudgetError, ConsentError, UsageError
 from shoal.names import shell_word, shown
-from shoal.participant.consent import Asked
+from shoal.participant.consent import Asked, refuse_price
 from shoal.participant.journal import Joined, Role
 from shoal.participant.ledger_file import default_path
 from shoal.participant.offers import Offer
@@ -39,13 +39,24 @@ class Options:
     max_epsilon: float | None
     yes: bool
     preview: bool
-    ledger: Path
+    ledger: Path | None
     invitation: str | None
     ca: Path | None
     out: Path | None
     read_only: bool
     review: bool
     json: bool
+
+    @property
+    def role(self) -> Role:
+        """What the participant is to do."""
+        return "reader" if self.read_only else "sharer"
+
+    @property
+    def places(self) -> str:
+        """Where the ledger and the certificates are, for a command that is to find them again."""
+        given = (("--ledger", self.ledger), ("--ca", self.ca))
+        return "".join(f" {option} {shell_word(path)}" for option, path in given if path is not None)
 
     @property
     def can_ask(self) -> bool:
@@ -73,7 +84,7 @@ def join(
 ) -> None:
     """Take part in a study: read its label, agree, answer and wait. The same command again goes on where it was.
 
-    Without a terminal nothing is asked, and --yes and --max-epsilon are needed.
+    Without a terminal nothing is asked, and --yes and --max-epsilon are needed; and --study, for a new study of a coordinator you know.
 
     Parameters
     ----------
@@ -84,11 +95,11 @@ def join(
     study
         The digest of the study, or its beginning, where the coordinator has several.
     max_epsilon
-        The most that all you send may cost by the label; a study that asks for more is refused.
+        The most epsilon that all you send may cost, as your ledger counts it; a study that asks for more is refused.
     yes
         Agree without being asked, up to --max-epsilon.
     preview
-        Show the exact bytes that would be sent, and send nothing. They are drawn and held in your ledger, and are what is sent later.
+        Show what would be sent, in the bytes that are stored, and send nothing. They are drawn and held in your ledger for later.
     via
         How to reach the coordinator: direct.
     ledger
@@ -109,38 +120,51 @@ def join(
     if via != "direct":
         what = f"--via {via!a:.40} is not there yet: this version of shoal reaches a coordinator directly."
         raise UsageError("USAGE-002", what, why="Relays and Tor come with a later version.", fix="--via direct, or leave it out.")
+    if preview and read_only:
+        raise UsageError(
+            "USAGE-001", "--preview shows what would be sent, and with --read-only nothing is.", fix="Leave out one of the two."
+        )
     if yes and max_epsilon is None:
         raise UsageError("USAGE-001", "--yes agrees up to a price, and none is given.", fix="--yes --max-epsilon 1")
-    options = Options(
-        url, data, study, _epsilon(max_epsilon), yes, preview, ledger or default_path(), invitation, ca, out, read_only, review, json
-    )
+    options = Options(url, data, study, _epsilon(max_epsilon), yes, preview, ledger, invitation, ca, out, read_only, review, json)
     if out is not None:
         prepared(out)
     asyncio.run(_join(options))
 
 
 async def _join(options: Options) -> None:
-    async with opened(options.ledger, options.url, SystemClock(), SystemEntropy(), options.ca) as session:
-        offer = await session.offer(options.study)
-        joined = session.taken_up(offer)
+    async with opened(options.ledger or default_path(), options.url, SystemClock(), SystemEntropy(), options.ca) as session:
+        offer = await session.offer(options.study, is_review=options.review)
+        session.refuse_role(offer, options.role)
         source = _source(options, session.journal.study(offer.digest))
-        table = _table(offer, source)
+        table, asked = _table(offer, source), session.asked(offer, source)
+        if options.role == "sharer" and session.taken_up(offer) is None:
+            session.refuse_if_voided(offer)
         if options.preview:
-            await _preview(options, session, offer, table, source)
+            await _preview(options, session, offer, asked, table)
             return
-        if joined is None:
-            role: Role = "reader" if options.read_only else "sharer"
+        if session.taken_up(offer) is None:
             if not options.review:
                 session.refuse_if_changed(offer)
-            if role == "sharer":
-                await _agree(options, session, offer, _needed(table), source)
-            session.agree(offer, source, role=role, invitation=options.invitation, is_reviewed=options.review)
+            if options.role == "sharer":
+                await _agree(options, session, offer, asked, _needed(table))
+            session.agree(offer, source, role=options.role, invitation=options.invitation, is_reviewed=options.review)
+        else:
+            _go_on(options, session, offer, asked)
         with progress(offer.manifest.study.title) as say:
-            finished = await session.take_part(offer, table, say)
+            finished = await session.take_part(offer, table, say, options.role)
             kept = None
             if options.out is not None and finished.standing != "aborted":
                 kept = await session.keep(offer, finished, options.out, say)
-        _report(options, session, offer, finished, kept)
+        _report(options, session, offer, asked, finished, kept)
+
+
+def _go_on(options: Options, session: Session, offer: Offer, asked: Asked) -> None:
+    """Go on with a study that was agreed to, if it costs no more than is said now."""
+    if options.role == "sharer":
+        refuse_price(asked, options.max_epsilon)
+    if options.invitation is not None:
+        session.journal.invited(offer.digest, options.invitation)
 
 
 def _source(options: Options, known: Joined | None) -> str:
@@ -175,59 +199,60 @@ def _needed(table: Table | None) -> Table:
     return table
 
 
-async def _preview(options: Options, session: Session, offer: Offer, table: Table | None, source: str) -> None:
+async def _preview(options: Options, session: Session, offer: Offer, asked: Asked, table: Table | None) -> None:
     session.refuse_if_changed(offer)
-    asked = session.asked(offer, source)
     session.refuse_if_too_much(asked, options.max_epsilon)
-    drawn = await session.preview(offer, _needed(table), source)
+    drawn = await session.preview(offer, _needed(table), asked.source)
     study = offer.manifest.study
-    text = f"{asked.statement}\n{drawn_text(drawn, study.protocol, study.title)}"
-    data = {"study": offer.digest, "title": study.title, "label": asked.statement.to_dict(), "drawn": drawn_data(drawn)}
+    text = f"{label_text(asked)}\n{drawn_text(drawn, study.protocol, _give_up(options, offer))}"
+    data = {"study": offer.digest, "title": study.title, **label_data(asked), "drawn": drawn_data(drawn)}
     emit(data, text, json=options.json, next_command=_again(options))
 
 
-async def _agree(options: Options, session: Session, offer: Offer, table: Table, source: str) -> None:
+async def _agree(options: Options, session: Session, offer: Offer, asked: Asked, table: Table) -> None:
     """Have the participant agree, or end with an error; nothing is sent or spent before."""
-    asked = session.asked(offer, source)
     if options.can_ask and not options.yes:
         await _ask(session, offer, table, asked, options)
         return
     if not options.json:
-        print(asked.statement)
+        print(label_text(asked))
+    if options.yes:
+        session.refuse_if_not_named(offer, options.study)
     session.refuse_if_too_much(asked, options.max_epsilon)
     if not options.yes:
         raise ConsentError(
             "CONSENT-001",
             f"Nobody has agreed to the study {shown(asked.statement.title)}, and there is no terminal to ask at.",
             why="Without a terminal nothing is asked.",
-            fix=f"Read its label; if you agree: --yes --max-epsilon {show(asked.statement.everything[0])}",
+            fix=f"Read its label; if you agree: --study {offer.digest[:12]} --yes --max-epsilon {show(asked.price)}",
         )
 
 
 async def _ask(session: Session, offer: Offer, table: Table, asked: Asked, options: Options) -> None:
-    study = offer.manifest.study
-
     async def preview() -> str:
         if options.review:
-            return "The bytes of a study that has changed are shown once you have left its first form: shoal leave DIGEST"
+            return "The bytes of a study that has changed can be shown once you have left its first form, by shoal leave."
         session.refuse_if_too_much(asked, options.max_epsilon)
-        return drawn_text(await session.preview(offer, table, asked.source), study.protocol, study.title)
+        drawn = await session.preview(offer, table, asked.source)
+        return drawn_text(drawn, offer.manifest.study.protocol, _give_up(options, offer))
 
     if not await converse(asked, details_text(asked, offer.url, offer.key), preview):
-        raise ConsentError("CONSENT-001", "You have not agreed. Nothing was sent.", fix="What is held for a preview, shoal leave gives up.")
+        fix = f"What is held for a preview is given up by: {_give_up(options, offer)}"
+        raise ConsentError("CONSENT-001", "You have not agreed. Nothing was sent.", fix=fix)
     session.refuse_if_too_much(asked, options.max_epsilon)
 
 
-def _report(options: Options, session: Session, offer: Offer, finished: Finished, kept: Path | None) -> None:
+def _report(options: Options, session: Session, offer: Offer, asked: Asked, finished: Finished, kept: Path | None) -> None:
     """Say what came of it; a study that was given up has an exit code of its own."""
     entries = [entry for entry in session.ledger.entries() if entry.study == offer.digest]
-    totals, title = session.ledger.totals(), offer.manifest.study.title
+    totals, title, agreed = session.ledger.totals(), offer.manifest.study.title, session.journal.consents(offer.digest)
     lines = [
         f"study     {shown(title)}, digest {offer.manifest.short}",
         f"standing  {_STANDINGS.get(finished.standing, finished.standing)}",
-        *([f"reason    {' '.join(finished.reason.split())}"] if finished.reason else []),
+        *_reason(finished.reason),
+        *(f"agreed    {at:%Y-%m-%d %H:%M} UTC, at {shown(url)}" for url, at in agreed),
         f"sent      {sent_text(entries)}",
-        *([f"wrote     {shown(str(kept))}"] if kept is not None else []),
+        *([f"wrote     {'nothing: there is no model' if kept is None else shown(str(kept))}"] if options.out is not None else []),
         "",
         totals_text(totals),
     ]
@@ -236,11 +261,13 @@ def _report(options: Options, session: Session, offer: Offer, finished: Finished
         "title": title,
         "standing": finished.standing,
         "reason": finished.reason,
+        "agreed": [{"url": url, "time": at.isoformat()} for url, at in agreed],
+        **label_data(asked),
         "sent": sent_data(entries),
         "ledger": {"path": str(session.ledger.path), "totals": [total_data(total) for total in totals]},
         "out": None if kept is None else str(kept),
     }
-    emit(data, "\n".join(lines), json=options.json, next_command=_next(options, kept))
+    emit(data, "\n".join(lines), json=options.json, next_command=_next(options, finished, kept))
     if finished.standing == "aborted":
         raise SystemExit(BudgetError.exit_code if (finished.reason or "").startswith("BUDGET") else 1)
 
@@ -252,10 +279,23 @@ _STANDINGS = {
 }
 
 
-def _next(options: Options, kept: Path | None) -> str:
+def _reason(reason: str | None) -> list[str]:
+    """Why a study was given up: an error's lines, as they were printed when it happened."""
+    first, *others = (reason or "").splitlines() or [""]
+    return [f"reason    {' '.join(first.split())}", *(shown(line) for line in others)] if reason else []
+
+
+def _next(options: Options, finished: Finished, kept: Path | None) -> str:
     if kept is not None and kept.is_dir():
         return f"shoal release check {shell_word(kept)}"
-    return "shoal ledger show" if kept is not None else f"{_again(options)} --out results"
+    if options.out is None and finished.standing != "aborted":
+        return f"{_again(options)} --out results"
+    return f"shoal ledger show{'' if options.ledger is None else f' --ledger {shell_word(options.ledger)}'}"
+
+
+def _give_up(options: Options, offer: Offer) -> str:
+    """The command that gives up what is held for a study."""
+    return f"shoal leave {offer.digest[:12]}{options.places}"
 
 
 def _again(options: Options) -> str:
@@ -263,7 +303,8 @@ def _again(options: Options) -> str:
     words = ["shoal join", shell_word(options.url)]
     words += [] if options.data is None else [f"--data {shell_word(options.data)}"]
     words += [] if options.study is None else [f"--study {shell_word(options.study)}"]
-    return " ".join(words)
+    words += ["--read-only"] if options.read_only else []
+    return " ".join(words) + options.places
 
 
 def _epsilon(text: str | None) -> float | None:

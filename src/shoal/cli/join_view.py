@@ -1,7 +1,9 @@
-"""How ``shoal join`` speaks with a person: the label and the question, the exact bytes, what goes on, and what came of it."""
+"""How ``shoal join`` speaks with a person: the label and the question, the bytes that are stored, what goes on, and what came of it."""
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,14 +13,15 @@ from shoal.names import counted, shown
 from shoal.participant.consent import Asked
 from shoal.participant.preview import Drawn
 from shoal.privacy.ledger import SPENT, Entry
-from shoal.privacy.rounding import from_grains, show
+from shoal.privacy.rounding import from_delta_grains, from_grains, show
+from shoal.study.manifest import short
 
-QUESTION = "[p] show the exact bytes   [d] details   [y] take part   [N] no  "
+QUESTION = "[p] show what would be sent   [d] details   [y] take part   [N] no  "
 NOTHING_DRAWN = {
     "sdq": "What leaves is masked together with the other databases, after they have answered: there is nothing to show before that.",
     "pfds": "What leaves depends on your place among the holders, which you have once you take part: there is nothing to show before that.",
     "anonml": "No question for you is open yet: there is nothing to show before one is.",
-    "ddml": "There is no update: the data has no rows.",
+    "ddml": "No update is drawn: there are no rows, or all updates are drawn already.",
 }
 _LONGEST = 2_000
 """Digits of a payload that are printed; a larger one is shown by its beginning."""
@@ -35,14 +38,25 @@ async def converse(asked: Asked, details: str, preview: Callable[[], Awaitable[s
         Draws what would be sent, holds it, and says what it is.
     ask
         Puts a question to the person, and returns the answer.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        The person interrupts, in place of an answer.
     """
-    print(asked.statement)
+    print(label_text(asked))
     while True:
+        # Whoever has interrupted already is not asked.
+        await asyncio.sleep(0)
         try:
-            answer = ask(QUESTION).strip().lower()
+            with _interruptible():
+                answer = ask(QUESTION).strip().lower()
         except EOFError:
             print()
             return False
+        except KeyboardInterrupt:
+            print()
+            raise
         match answer:
             case "p":
                 print(await preview())
@@ -50,6 +64,28 @@ async def converse(asked: Asked, details: str, preview: Callable[[], Awaitable[s
                 print(details)
             case _:
                 return answer in ("y", "yes")
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Have Ctrl-C end what waits for a person. Inside an event loop the first one is only taken note of, for when the loop goes on."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def label_text(asked: Asked) -> str:
+    """The label, and with whom a roster has one sum: their names, and their keys in short."""
+    lines = [f"{'with':<10}{shown(member.name)}, key {short(member.key)}" for member in asked.manifest.roster]
+    return "\n".join([str(asked.statement), *lines])
+
+
+def label_data(asked: Asked) -> dict[str, object]:
+    """The same for programs, with whole keys."""
+    roster = [{"name": member.name, "key": member.key.hex()} for member in asked.manifest.roster]
+    return {"label": asked.statement.to_dict(), "roster": roster}
 
 
 def details_text(asked: Asked, url: str, key: bytes) -> str:
@@ -65,15 +101,15 @@ def details_text(asked: Asked, url: str, key: bytes) -> str:
     return "\n".join(f"{head:<10}{line}" for head, line in rows)
 
 
-def drawn_text(drawn: Sequence[Drawn], protocol: str, title: str) -> str:
-    """The stored bytes of each answer, in hexadecimal digits and in words."""
+def drawn_text(drawn: Sequence[Drawn], protocol: str, give_up: str) -> str:
+    """The stored bytes of each answer, in hexadecimal digits and in words; and the command that gives them up."""
     if not drawn:
         return NOTHING_DRAWN[protocol]
     parts = [f"Nothing was sent. {counted(len(drawn), 'answer')} drawn, held in your ledger, and what a later join sends:"]
     for one in drawn:
         readable = to_json(one.message)
         parts.append(f"\n{shown(one.question)}, {counted(len(one.payload), 'byte')}\n{_cut(one.payload.hex())}\n{_cut(readable)}")
-    return "\n".join([*parts, f"\nTo give them up: shoal leave {shown(title)!r}"])
+    return "\n".join([*parts, f"\nTo give them up: {give_up}"])
 
 
 def _cut(text: str) -> str:
@@ -86,26 +122,35 @@ def drawn_data(drawn: Sequence[Drawn]) -> list[dict[str, object]]:
 
 
 def sent_data(entries: Sequence[Entry]) -> dict[str, object]:
-    """What has left in a study, in figures."""
+    """What has left in a study, in figures: of one unit and relation, as a study has them."""
     spent = [entry for entry in entries if entry.state in SPENT]
+    scope = spent[0].event.scope if spent else None
     return {
         "questions": len(spent),
         "bytes": sum(entry.size or 0 for entry in spent),
         "epsilon": float(from_grains(sum(entry.cost for entry in spent))),
+        "delta": float(from_delta_grains(sum(entry.delta for entry in spent))),
+        "unit": None if scope is None else scope.unit.value,
+        "relation": None if scope is None else scope.relation.value,
     }
 
 
 def sent_text(entries: Sequence[Entry]) -> str:
     """What has left in a study, in a line."""
     spent = [entry for entry in entries if entry.state in SPENT]
-    epsilon = show(from_grains(sum(entry.cost for entry in spent)))
-    n_bytes = sum(entry.size or 0 for entry in spent)
-    return f"{counted(len(spent), 'answer')}, {counted(n_bytes, 'byte')}, epsilon {epsilon}"
+    if not spent:
+        return "nothing"
+    epsilon, delta = from_grains(sum(entry.cost for entry in spent)), from_delta_grains(sum(entry.delta for entry in spent))
+    n_bytes, scope = sum(entry.size or 0 for entry in spent), spent[0].event.scope
+    price = f"epsilon {show(epsilon)}, delta {show(delta)} (unit: {scope.unit.value}, relation: {scope.relation.value})"
+    return f"{counted(len(spent), 'answer')}, {counted(n_bytes, 'byte')}, {price}"
 
 
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[str], None]]:
     """A function that says what goes on, on standard error: in place on a terminal, and in lines elsewhere, each once."""
+    # What was printed before is to be read before.
+    sys.stdout.flush()
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.markup import escape

@@ -23,7 +23,7 @@ import httpx2
 from shoal.clock import Clock
 from shoal.crypto.roster import Identity
 from shoal.entropy import Entropy
-from shoal.errors import CODES, RemoteProtocolError, TransportError, UsageError
+from shoal.errors import CODES, ConsentError, RemoteProtocolError, TransportError, UsageError
 from shoal.messages import codec
 from shoal.messages.base import Record
 from shoal.names import shown
@@ -54,6 +54,7 @@ _MAX_LIST_BYTES = 1 << 20
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FINE = 1 << 20
+_AGAIN = "See whether the address is right and the coordinator is up; nothing is lost, and the same command goes on."
 _MOST_DOUBLED = 20
 
 
@@ -64,6 +65,12 @@ class RefusedError(RemoteProtocolError):
         super().__init__(code, what, why=why, fix=fix)
         self.status = status
         self.date: datetime | None = None
+
+
+class NotAdmittedError(RefusedError):
+    """The coordinator does not let a participant in: there is nobody who has misbehaved, and no agreement."""
+
+    exit_code = ConsentError.exit_code
 
 
 @cache
@@ -212,6 +219,10 @@ class Client:
         target = f"{study_route(study, 'board')}?after={after}&wait={wait}"
         return _form(from_cbor, await self._ask("GET", target, codec.MAX_BYTES), Letters)
 
+    async def close(self, study: str, key: str) -> None:
+        """End a study by the analyst's key."""
+        await self._ask("POST", study_route(study, "close"), headers={"Authorization": f"Bearer {key}"})
+
     async def submit(self, study: str, payload: bytes) -> None:
         """Send a message under no name. That it was accepted is all that the answer says."""
         await self._ask("POST", study_route(study, "submissions"), body=payload, kind=CBOR)
@@ -220,13 +231,14 @@ class Client:
         """An instance of DDML: 8 bytes of its epoch, then its weights, little-endian."""
         return await self._ask("POST", study_route(study, "draw"), codec.MAX_BYTES)
 
-    async def update(self, study: str, body: bytes, *, identity: Identity | None = None, ticket: str | None = None) -> None:
-        """Send an update of DDML: signed, with a ticket, or neither, as the study admits it."""
+    async def update(self, study: str, body: bytes, number: int, *, identity: Identity | None = None, ticket: bytes | None = None) -> None:
+        """Send an update of DDML, which of this participant's it is: signed, with a ticket, or neither, as the study admits it."""
         route = study_route(study, "update")
         if identity is not None:
-            await self._signed(route, identity, body, RAW)
+            await self._signed(f"{route}?number={number}", identity, body, RAW)
         else:
-            await self._ask("POST", route, body=body, kind=RAW, headers={} if ticket is None else {"Shoal-Ticket": ticket})
+            headers = {} if ticket is None else {"Shoal-Ticket": f"{ticket.hex()} {number}"}
+            await self._ask("POST", route, body=body, kind=RAW, headers=headers)
 
     async def _signed(
         self, target: str, identity: Identity, body: bytes, kind: str | None = None, max_bytes: int = MAX_CONTROL_BYTES
@@ -266,7 +278,8 @@ class Client:
             if (fault := _certificate_fault(error)) is not None:
                 raise _untrusted(self.url, fault) from None
             why = f"{type(error).__name__}: {shown(str(error))[:200]}" if str(error) else type(error).__name__
-            raise TransportError("NET-001", f"The coordinator at {shown(self.url)} cannot be reached, or breaks off.", why=why) from None
+            what = f"The coordinator at {shown(self.url)} cannot be reached, or breaks off."
+            raise TransportError("NET-001", what, why=why, fix=_AGAIN) from None
         if 200 <= response.status_code < 300:
             return data
         raise _refusal(response, data)
@@ -282,7 +295,7 @@ def _certificate_fault(error: BaseException | None) -> ssl.SSLCertVerificationEr
 def _untrusted(url: str, fault: ssl.SSLCertVerificationError) -> RemoteProtocolError:
     return RemoteProtocolError(
         "NET-003",
-        f"The certificate of the coordinator at {shown(url)} cannot be trusted: {shown(fault.verify_message or 'it does not verify')[:200]}",
+        f"The certificate of the coordinator at {shown(url)} is not trusted: {shown(fault.verify_message or 'it does not verify')[:200]}.",
         why="It is not issued for this address, not by anyone whom this system trusts, or somebody answers in the coordinator's place.",
         fix="Where it has a certificate of its own, get that from its analyst by another way, and give it: --ca FILE",
     )
@@ -295,7 +308,7 @@ async def _read(response: httpx2.Response, max_bytes: int) -> bytes:
         parts.append(part)
         size += len(part)
         if size > max_bytes:
-            raise TransportError("NET-002", f"The coordinator answers with more than {max_bytes:,} bytes.")
+            raise _no_answer(f"more than {max_bytes:,} bytes")
     return b"".join(parts)
 
 
@@ -308,8 +321,9 @@ def _refusal(response: httpx2.Response, data: bytes) -> RefusedError | Transport
         return _no_answer(f"status {status} and no reason that shoal knows")
     if status == 503 or status in (408, 429) or told.code not in CODES or not 400 <= status < 500:
         code = told.code if told.code in ("HOST-004",) else "NET-002"
-        return TransportError(code, f"The coordinator says, with status {status}: {_words(told.title)}")
-    error = RefusedError(
+        return TransportError(code, f"The coordinator says, with status {status}: {_words(told.title)}", fix=_AGAIN)
+    kind = NotAdmittedError if told.code.startswith("ENROL-") else RefusedError
+    error = kind(
         told.code,
         f"The coordinator says: {_words(told.title)}",
         why=None if told.detail is None else _words(told.detail),
@@ -332,7 +346,8 @@ def _form(read: Callable[[bytes, type[F]], F], data: bytes, kind: type[F]) -> F:
 
 def _no_answer(what: str) -> TransportError:
     why = "It may be another service, or something on the way answers in its place."
-    return TransportError("NET-002", f"The coordinator answers with {what.removesuffix('.')}.", why=why)
+    fix = "See whether the address is the one that shoal serve has printed; nothing is lost, and the same command goes on."
+    return TransportError("NET-002", f"The coordinator answers with {what.removesuffix('.')}.", why=why, fix=fix)
 
 
 def _words(text: str) -> str:

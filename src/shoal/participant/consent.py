@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from typing import Protocol
 
 from shoal.errors import BudgetError, ConsentError
-from shoal.names import shown
+from shoal.names import counted, shown
 from shoal.privacy.events import Event
 from shoal.privacy.ledger import Entry
 from shoal.privacy.limits import Limit, Usage, measure
@@ -56,6 +57,11 @@ class Asked:
         """All that can leave, as one release with the price that the ledger counts."""
         return _together(self.plan.charges)
 
+    @property
+    def price(self) -> Decimal:
+        """Most epsilon that can leave: what the label states, or the plain sum that the ledger counts, whichever is larger."""
+        return from_grains(max(grains_up(self.statement.everything[0]), grains_up(self.everything.epsilon)))
+
 
 def asked_of(manifest: Manifest, ledger: Limits, source: str, now: datetime) -> Asked:
     """The label of a study for one participant.
@@ -72,6 +78,32 @@ def asked_of(manifest: Manifest, ledger: Limits, source: str, now: datetime) -> 
     return Asked(manifest, plan, source, plan.statement(budget, manifest.short))
 
 
+def refuse_price(asked: Asked, max_epsilon: float | None) -> None:
+    """Refuse a study whose whole price is more than the participant agrees to: ``CONSENT-001``. None allows any."""
+    if max_epsilon is not None and asked.price > from_grains(grains_down(max_epsilon)):
+        price, event = show(asked.price), asked.everything
+        raise ConsentError(
+            "CONSENT-001",
+            f"The study {shown(asked.statement.title)} asks for epsilon {price}, delta {show(event.delta)} ({event.scope}); "
+            f"you agree to epsilon {show_allowed(max_epsilon)} at most.",
+            why="That is the price of everything that it can have you send, as your ledger counts it. Nothing was sent now.",
+            fix=f"Read its label; if you agree: --max-epsilon {price}",
+        )
+
+
+def refuse_if_voided(manifest: Manifest, ledger: Limits) -> None:
+    """Refuse a study of which answers were drawn and given up, before it is begun again: ``BUDGET-005``."""
+    study = manifest.digest.hex()
+    voided = [entry for entry in ledger.entries() if entry.study == study and entry.state is State.VOIDED]
+    if voided:
+        raise BudgetError(
+            "BUDGET-005",
+            f"Of the study {shown(manifest.study.title)} you have given up {counted(len(voided), 'answer')} that had been drawn.",
+            why="What was given up stays unanswered: a second draw could be chosen by what the first one showed. Nothing was sent now.",
+            fix="What the study comes to is published by the coordinator; to take part again, wait for another study.",
+        )
+
+
 def refuse_if_too_much(asked: Asked, ledger: Limits, now: datetime, max_epsilon: float | None) -> None:
     """Refuse a study whose whole price is more than the participant allows, before any of it is spent.
 
@@ -85,7 +117,7 @@ def refuse_if_too_much(asked: Asked, ledger: Limits, now: datetime, max_epsilon:
     Raises
     ------
     ConsentError
-        ``CONSENT-001``: the label states a larger epsilon than was agreed to.
+        ``CONSENT-001``: all that can leave costs more than was agreed to, or the study has closed.
     BudgetError
         The ledger would refuse, now or in the middle of the study.
 
@@ -93,19 +125,24 @@ def refuse_if_too_much(asked: Asked, ledger: Limits, now: datetime, max_epsilon:
     -----
     What the study has in the ledger already, by a preview, is part of the price and not counted twice.
     """
-    epsilon = asked.statement.everything[0]
-    if max_epsilon is not None and grains_up(epsilon) > grains_down(max_epsilon):
-        raise ConsentError(
-            "CONSENT-001",
-            f"The study {shown(asked.statement.title)} asks for epsilon {show(epsilon)}; you agree to at most {show_allowed(max_epsilon)}.",
-            why="That is the price of everything that it can have you send. Nothing was sent, and nothing was spent.",
-            fix=f"Read its label; if you agree: --max-epsilon {show(epsilon)}",
-        )
+    _refuse_if_closed(asked.manifest, now)
+    refuse_price(asked, max_epsilon)
     others, event = _others(ledger, asked.manifest), asked.everything
     limits = [usage.limit for usage in ledger.limits()]
     for limit in limits:
         _refuse_number(measure(limit, others, now), event, asked.source, len(asked.plan.charges))
     refuse_if_over(limits, others, event, asked.source, now)
+
+
+def _refuse_if_closed(manifest: Manifest, now: datetime) -> None:
+    closes = manifest.study.participation.closes
+    if closes is not None and now >= closes:
+        raise ConsentError(
+            "CONSENT-001",
+            f"The study {shown(manifest.study.title)} closed on {closes:%Y-%m-%d at %H:%M} UTC, by its label.",
+            why=f"It is {now:%Y-%m-%d %H:%M} UTC by your clock. Nothing was sent.",
+            fix="If your clock is wrong, set it. Else ask the coordinator what the study has come to.",
+        )
 
 
 def _refuse_number(usage: Usage, event: Event, source: str, n: int) -> None:

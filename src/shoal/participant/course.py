@@ -158,6 +158,7 @@ class Course:
         self.computer, self.tell = computer, tell
         self.host = listener(peer, account, entropy, state)
         self.cursor, self.outbox, self.alarms, self.tasks = saved.cursor, dict(saved.letters), set(saved.alarms), set(saved.tasks)
+        self.struck: list[int] = []
         self.standing, self.reason = joined.standing, joined.reason
         self.result: object = None
         self.is_new = saved.state is None
@@ -167,12 +168,13 @@ class Course:
 
     async def run(self) -> Finished:
         """Take inputs until there is nothing left to do."""
+        is_under_way = self.standing == "agreed"
         for given in [Started()] if self.is_new else map(interrupted, sorted(self.tasks)):
             self.inputs.put_nowait(given)
         self.posted.set()
         self._look_at_clock()
         tasks = [asyncio.create_task(self._guarded(self._send))]
-        if self.wire.listens and self.standing == "agreed":
+        if self.wire.listens and is_under_way:
             tasks.append(asyncio.create_task(self._guarded(self._listen)))
         try:
             while not self._is_done():
@@ -186,6 +188,8 @@ class Course:
                 self.timer.cancel()
             if self.computer is not None:
                 self.computer.end(self.host.name)
+        if self.standing == "finished" and is_under_way:
+            self.tell("all is answered")
         return Finished(self.standing, self.host.state, self.result, self.reason)
 
     def _is_done(self) -> bool:
@@ -256,6 +260,7 @@ class Course:
             cursor=given.number if isinstance(given, _Letter) else None,
             letters=tuple(item for item in work if isinstance(item, Outbound)),
             dropped=given.question if isinstance(given, Refused) else None,
+            struck=tuple(self.struck),
             alarms=tuple(-(-(item.when - _EPOCH) // _MILLISECOND) for item in work if isinstance(item, WakeAt)),
             rung=given.alarms if isinstance(given, _Rung) else (),
             begun=tuple(item.task for item in work if isinstance(item, Compute)),
@@ -267,6 +272,7 @@ class Course:
     def _saved(self, step: Step, numbers: tuple[int, ...], handled: Handled) -> None:
         """What was saved is known here too, and is done."""
         self.cursor = max(self.cursor, step.cursor or 0)
+        self.struck.clear()
         self.outbox = {number: letter for number, letter in self.outbox.items() if step.dropped is None or letter.question != step.dropped}
         self.outbox.update(zip(numbers, step.letters, strict=True))
         self.alarms = (self.alarms - set(step.rung)) | set(step.alarms)
@@ -282,7 +288,6 @@ class Course:
                     self._computing().feed(self.host.name, item)
                 case Finish(result):
                     self.result = result
-                    self.tell("all is answered")
                 case Abort(error):
                     self.outbox.clear()
                     self.alarms.clear()
@@ -299,7 +304,11 @@ class Course:
         if letter is not None:
             # The ledger first: a letter that is struck from the outbox is not looked for any more.
             self.host.acknowledged(letter.question)
-            self.journal.delivered(self.study, number)
+            self.struck.append(number)
+            # While others wait, it is struck with what is saved next: to send it once more after a crash does no harm.
+            if not self.outbox:
+                self.journal.delivered(self.study, *self.struck)
+                self.struck.clear()
 
     def _look_at_clock(self) -> None:
         """Ring alarms that are due, or look again when the next one may be."""

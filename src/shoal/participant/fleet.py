@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from shoal import tables
+from shoal import command_lines, tables
 from shoal.clock import Clock, SystemClock
 from shoal.entropy import Entropy, SystemEntropy
 from shoal.errors import ShoalError, UsageError
-from shoal.names import counted, shown
+from shoal.names import counted, shell_word, shown
 from shoal.participant.client import Client
 from shoal.participant.identity import master
 from shoal.participant.journal import Journal
@@ -40,6 +40,8 @@ from shoal.table_files import Table
 
 AT_ONCE = 64
 """People or devices that are under way at a time; databases and holders wait for each other, and are so all at once."""
+MOST = 100_000
+"""Participants of a fleet."""
 
 
 def _say_nothing(_: str) -> None:
@@ -96,6 +98,7 @@ def file_of(directory: Path, i: int) -> Path:
 
 def roster_of(directory: Path, n: int, clock: Clock, entropy: Entropy) -> tuple[Member, ...]:
     """The names and keys of n participants, whose files are made where they are not there."""
+    _make(directory)
     members = []
     for i in range(n):
         with Journal(file_of(directory, i), clock) as journal:
@@ -153,7 +156,7 @@ async def fleet(
     parts = parts_of(offer.manifest.study, table, n, holder)
     for part in parts:
         encode(offer.manifest, part)
-    waters.directory.mkdir(parents=True, exist_ok=True)
+    _make(waters.directory)
     gate = asyncio.Semaphore(n if offer.manifest.study.protocol in ("sdq", "pfds") else at_once)
     ended: dict[int, Finished | ShoalError] = {}
 
@@ -217,31 +220,44 @@ def main(
     ----------
     url
         The coordinator's address.
-    participants, directory
-        How many, and where their ledgers are.
-    data, holder
-        The table that is dealt to them, and a column that says whose each row is.
+    participants
+        How many there are.
+    directory
+        Where their ledgers are.
+    data
+        The table that is dealt to them.
+    holder
+        A column of it that says whose each row is.
     roster
         Make keys for all of them and write their roster to this file, in place of taking part.
     study
         The digest of the study, or its beginning, where the coordinator has several.
     at_once
         How many people or devices are under way at a time.
-    ca, out
-        Certificates to trust in place of the system's; where each keeps what it takes home.
+    ca
+        Certificates to trust in place of the system's, in PEM form.
+    out
+        Where each keeps what it takes home, in a directory of its own.
     """
+    for name, n in (("participants", participants), ("at-once", at_once)):
+        if not 1 <= n <= MOST:
+            raise UsageError("USAGE-001", f"--{name} {n} is not from 1 to {MOST:,}.")
+    if roster is not None and (url is not None or data is not None):
+        what = "--roster makes keys, and an address and a table are for taking part; both are given."
+        raise UsageError("USAGE-001", what, fix="First --roster FILE alone; then, with the same --directory, URL --data rows.csv")
     clock, entropy = SystemClock(), SystemEntropy()
     if roster is not None:
-        directory.mkdir(parents=True, exist_ok=True)
         members = roster_of(directory, participants, clock, entropy)
-        roster.write_text("\n".join(f'[[member]]\nname = "{member.name}"\nkey = "{member.key.hex()}"' for member in members) + "\n")
+        _write(roster, "\n".join(f'[[member]]\nname = "{member.name}"\nkey = "{member.key.hex()}"\n' for member in members))
         print(f"wrote     {shown(str(roster))}: {counted(len(members), 'member')}")
+        print(f"\nnext      shoal serve study.toml --roster {shell_word(roster)}")
         return
     if url is None or data is None:
         raise UsageError("USAGE-001", "A fleet needs an address and a table.", fix="URL --data rows.csv, or --roster FILE")
     print("This is for tests and demonstrations: whoever runs it holds all rows.", file=sys.stderr)
     waters = Waters(url, directory, clock, entropy, ca, out)
     ended = asyncio.run(fleet(waters, tables.read(data), participants, study=study, holder=holder, at_once=at_once, tell=_show))
+    print(end="\n" if sys.stderr.isatty() else "", file=sys.stderr)
     print(_line(ended, participants))
     failed = [one for one in ended.values() if isinstance(one, ShoalError)]
     if failed:
@@ -252,11 +268,37 @@ def _show(line: str) -> None:
     print(f"\r{line}" if sys.stderr.isatty() else line, end="" if sys.stderr.isatty() else "\n", file=sys.stderr, flush=True)
 
 
-if __name__ == "__main__":
-    from cyclopts import run
-
+def _make(directory: Path) -> None:
+    """Make the directory of a fleet, unless it is there."""
     try:
-        run(main)
-    except ShoalError as error:
-        print(error, file=sys.stderr)
-        sys.exit(error.exit_code)
+        directory.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise _unwritable("directory", directory, error) from None
+
+
+def _write(roster: Path, text: str) -> None:
+    """Write a roster, over nothing but itself."""
+    try:
+        if roster.exists() and roster.read_bytes() != text.encode():
+            fix = "Give a name that no file has yet: --roster FILE"
+            raise UsageError("USAGE-001", f"{shown(str(roster))} is there already, and is not the roster of this fleet.", fix=fix)
+        roster.write_text(text, encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise _unwritable("roster", roster, error) from None
+
+
+def _unwritable(option: str, path: Path, error: OSError | ValueError) -> UsageError:
+    reason = error.strerror if isinstance(error, OSError) else "its name is not one that a file can have"
+    reason = "there is a file of that name" if isinstance(error, FileExistsError) else reason
+    return UsageError("USAGE-001", f"The {option} {shown(str(path))} cannot be written: {reason}.", fix=f"Give another: --{option} PATH")
+
+
+def _tell(error: ShoalError) -> None:
+    print(error, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    command_lines.heed_termination()
+    app = command_lines.make_app("python -m shoal.participant.fleet")
+    app.default(main)
+    sys.exit(command_lines.run(app, sys.argv[1:], _tell, "python -m shoal.participant.fleet --help lists the options."))

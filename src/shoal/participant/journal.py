@@ -50,6 +50,8 @@ class Joined:
         The code that it was invited with; the name and the place that it has by enrolment.
     standing, reason
         How it stands, and why it was given up.
+    ended
+        How it had ended already when it was left.
     """
 
     study: str
@@ -66,6 +68,7 @@ class Joined:
     position: int | None = None
     standing: Standing = "previewed"
     reason: str | None = None
+    ended: Standing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +92,8 @@ class Step:
         The peer's state after it.
     cursor
         The number of the letter that it was; None for another input.
-    letters, dropped
-        What is to be sent; and a question whose letters may not leave any more.
+    letters, dropped, struck
+        What is to be sent; a question whose letters may not leave any more; and the numbers of letters that were delivered.
     alarms, rung
         Times to wake at, and times that have passed: milliseconds.
     begun, over
@@ -103,6 +106,7 @@ class Step:
     cursor: int | None = None
     letters: tuple[Outbound, ...] = ()
     dropped: str | None = None
+    struck: tuple[int, ...] = ()
     alarms: tuple[int, ...] = ()
     rung: tuple[int, ...] = ()
     begun: tuple[str, ...] = ()
@@ -118,6 +122,10 @@ _CHANGES = ", ".join(f"{name} = excluded.{name}" for name in ("url", "role", "in
 _WRITE = (
     f"INSERT INTO studies ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) ON CONFLICT (study) DO UPDATE SET {_CHANGES}"
 )
+_LEAVE = """
+    UPDATE studies SET standing = 'left', ended = CASE WHEN standing IN ('finished', 'over', 'aborted') THEN standing ELSE ended END
+    WHERE study = ?
+"""
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
 
@@ -226,7 +234,8 @@ class Journal:
         Parameters
         ----------
         joined
-            The study. Under ``agreed`` it may be one that was looked at before, or left; then the participant enrols anew.
+            The study. Under ``agreed`` it may be one that was looked at before, or left; then the participant enrols anew, unless all was
+            over before it left.
         is_reviewed
             Whether the participant has read it again, after another form of it was agreed to, which is left by that.
 
@@ -254,11 +263,12 @@ class Journal:
             is_new = joined.standing == "agreed" and (known is None or known.standing in ("previewed", "left"))
             if known is not None:
                 invitation = joined.invitation or known.invitation
-                joined = replace(known, url=joined.url, role=joined.role, invitation=invitation, standing="agreed" if is_new else known.standing)
-                if is_new and known.standing == "left":
+                standing = (known.ended or "agreed") if is_new else known.standing
+                joined = replace(known, url=joined.url, role=joined.role, invitation=invitation, standing=standing)
+                if standing == "agreed" and known.standing == "left":
                     joined = replace(joined, name=None, position=None)
             db.execute("INSERT OR IGNORE INTO coordinators VALUES (?, ?)", (joined.url, joined.key))
-            db.executemany("UPDATE studies SET standing = 'left' WHERE study = ?", [(one.study,) for one in changed])
+            db.executemany(_LEAVE, [(one.study,) for one in changed])
             db.execute(_WRITE, astuple(joined))
             if is_new:
                 now = (self._clock.now() - _EPOCH) // _MILLISECOND
@@ -274,9 +284,16 @@ class Journal:
         """Note the name and the place that a participant has."""
         self._write("UPDATE studies SET name = ?, position = ? WHERE study = ?", name, position, study)
 
+    def invited(self, study: str, invitation: str) -> None:
+        """Note the code of an invitation that was given later."""
+        self._write("UPDATE studies SET invitation = ? WHERE study = ?", invitation, study)
+
     def stand(self, study: str, standing: Standing) -> None:
-        """Note how a study stands."""
-        self._write("UPDATE studies SET standing = ? WHERE study = ?", standing, study)
+        """Note how a study stands; of one that is left, also how it had ended, if it had."""
+        if standing == "left":
+            self._write(_LEAVE, study)
+        else:
+            self._write("UPDATE studies SET standing = ? WHERE study = ?", standing, study)
 
     def load(self, study: str) -> Saved:
         """Where the peer stands."""
@@ -302,6 +319,7 @@ class Journal:
                 (study, step.state, step.cursor),
             )
             db.execute("DELETE FROM letters WHERE study = ? AND question = ?", (study, step.dropped))
+            self._strike(db, study, step.struck)
             db.executemany("DELETE FROM alarms WHERE study = ? AND at = ?", [(study, at) for at in step.rung])
             db.executemany("INSERT OR IGNORE INTO alarms VALUES (?, ?)", [(study, at) for at in step.alarms])
             db.executemany("INSERT OR IGNORE INTO tasks VALUES (?, ?)", [(study, task) for task in step.begun])
@@ -313,9 +331,13 @@ class Journal:
                     db.execute(f"DELETE FROM {table} WHERE study = ?", (study,))
             return tuple(self._post(db, study, letter) for letter in step.letters)
 
-    def delivered(self, study: str, number: int) -> None:
-        """Strike a letter that was acknowledged, or that the other side does not want."""
-        self._write("DELETE FROM letters WHERE study = ? AND number = ?", study, number)
+    def delivered(self, study: str, *numbers: int) -> None:
+        """Strike letters that were acknowledged, or that the other side does not want."""
+        with self._change() as db:
+            self._strike(db, study, numbers)
+
+    def _strike(self, db: sqlite3.Connection, study: str, numbers: Iterable[int]) -> None:
+        db.executemany("DELETE FROM letters WHERE study = ? AND number = ?", [(study, number) for number in numbers])
 
     def _post(self, db: sqlite3.Connection, study: str, letter: Outbound) -> int:
         payload = letter.payload if letter.question is None else None

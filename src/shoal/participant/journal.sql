@@ -15,7 +15,7 @@ CREATE TABLE IF NOT EXISTS coordinators (
     key BLOB NOT NULL
 );
 
--- What was agreed to, and how it stands.
+-- What was agreed to, how it stands, and how it had ended when it was left.
 CREATE TABLE IF NOT EXISTS studies (
     study TEXT PRIMARY KEY,
     url TEXT NOT NULL,
@@ -30,7 +30,8 @@ CREATE TABLE IF NOT EXISTS studies (
     name TEXT,
     position INTEGER,
     standing TEXT NOT NULL,
-    reason TEXT
+    reason TEXT,
+    ended TEXT
 );
 
 -- When which study was agreed to, and where: milliseconds since 1970. A line for each time.

@@ -35,5 +35,23 @@ def in_another_role(known: Joined) -> ConsentError:
     """Why a study is not taken part in: one does not both share and only read."""
     does, fix = ("share", "Leave out --read-only.") if known.role == "sharer" else ("only read", "Give --read-only.")
     what = f"In the study {shown(known.title)} you {does}, and not otherwise."
-    why = "What you agreed to is one of the two. Nothing was sent now."
-    return ConsentError("CONSENT-001", what, why=why, fix=f"{fix} Or leave it first: shoal leave {known.study[:12]}")
+    return ConsentError("CONSENT-001", what, why="What you agreed to is one of the two. Nothing was sent now.", fix=fix)
+
+
+def would_be_shared(title: str, study: str) -> ConsentError:
+    """Why a study is not only read: answers to it are drawn, and would be sent."""
+    what = f"Of the study {shown(title)} you hold answers that were drawn for a preview."
+    return ConsentError(
+        "CONSENT-001", what, why="Whoever only reads has none to send.", fix=f"Give them up first: shoal leave {study[:12]}"
+    )
+
+
+def not_named(title: str, url: str, digest: str, *, has_left: bool) -> ConsentError:
+    """Why nobody agrees unasked: a coordinator that is known offers a study that is not, or was left, and the command does not name it."""
+    how = "have left" if has_left else "do not know"
+    return ConsentError(
+        "CONSENT-001",
+        f"The coordinator at {shown(url)} offers a study that you {how}: {shown(title)}, digest {digest[:12]}.",
+        why="You have met this coordinator before, and --yes alone does not say that this study is meant. Nothing was sent.",
+        fix=f"Read its label; if you agree, name it: --study {digest[:12]}",
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shoal.entropy import Entropy, require_system
 from shoal.errors import RemoteProtocolError, SpecError, UsageError
@@ -110,20 +110,15 @@ def take_up(
     """
     # A backup that is made from now on has the same keys, and so is known to be the same participant.
     seed_of(journal, entropy)
-    joined = Joined(
-        offer.digest,
-        offer.url,
-        offer.url,
-        offer.key,
-        offer.manifest.to_bytes(),
-        offer.manifest.study.title,
-        source,
-        role=role,
-        ticket=require_system(entropy).bytes(TICKET_BYTES),
-        invitation=invitation,
-        standing=standing,
-    )
+    ticket = require_system(entropy).bytes(TICKET_BYTES)
+    joined = replace(joined_of(offer, source), role=role, ticket=ticket, invitation=invitation, standing=standing)
     return journal.enter(joined, is_reviewed=is_reviewed)
+
+
+def joined_of(offer: Offer, source: str) -> Joined:
+    """A study that was looked at just now, for the first time."""
+    manifest = offer.manifest
+    return Joined(offer.digest, offer.url, offer.url, offer.key, manifest.to_bytes(), manifest.study.title, source)
 
 
 async def _only(client: Client, prefix: str, agreed: Collection[str]) -> str:
@@ -135,8 +130,11 @@ async def _only(client: Client, prefix: str, agreed: Collection[str]) -> str:
         return str(found[0]["digest"])
     names = "; ".join(f"{short(bytes.fromhex(one['digest']))} {shown(one['title'][:200])}" for one in (found or listed)[:_MOST_LISTED])
     meant = f"begins with {prefix!a:.70}" if prefix else "is open"
-    what = f"At {shown(client.url)} no study {meant}." if not found else f"At {shown(client.url)} are {len(found)} studies: {names}."
-    raise UsageError("USAGE-001", what, why=f"There is: {names}." if names and not found else None, fix="Name one: --study DIGEST")
+    if found:
+        raise UsageError("USAGE-001", f"At {shown(client.url)} are {len(found)} studies: {names}.", fix="Name one: --study DIGEST")
+    why = f"There is: {names}." if names else "There is none at all."
+    fix = "Name one: --study DIGEST" if names else "Ask the analyst for the address, and when the study begins."
+    raise UsageError("USAGE-001", f"At {shown(client.url)} no study {meant}.", why=why, fix=fix)
 
 
 def _is_digest(text: str) -> bool:

@@ -66,7 +66,8 @@ def write_model(directory: Path, content: bytes) -> Path:
         if not isinstance(json.loads(content), dict):
             raise ValueError
     except (ValueError, RecursionError):
-        raise RemoteProtocolError("NET-002", f"{len(content)} bytes from the coordinator are not a model.") from None
+        what = f"{len(content)} bytes from the coordinator are not a model."
+        raise RemoteProtocolError("NET-002", what, fix="Ask its analyst for the model by another way.") from None
     path = prepared(directory) / MODEL
     part = None
     try:

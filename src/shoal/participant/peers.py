@@ -109,10 +109,15 @@ def peer_of(
     return TablesPeer(params, digest, place, Rows.of(params, columns, labels))
 
 
-def _reader(manifest: Manifest, table: Columns | None) -> Peer[Any]:
-    if manifest.study.protocol != "pfds":
+def check_role(manifest: Manifest, role: Role) -> None:
+    """Refuse to read a study that has no readers: ``HOST-003``."""
+    if role == "reader" and manifest.study.protocol != "pfds":
         what = f"A study of {manifest.study.protocol} has no readers."
         raise SpecError("HOST-003", what, why="What it comes to is published by the coordinator.", fix="Take part, or ask for the model.")
+
+
+def _reader(manifest: Manifest, table: Columns | None) -> Peer[Any]:
+    check_role(manifest, "reader")
     params = pfds.params_of(manifest.study)
     if params.variant == "paper":
         return SharingReader(params, manifest.digest)
@@ -126,7 +131,8 @@ def _place(manifest: Manifest, identity: Identity, n_holders: int, position: int
     if position is None:
         raise LocalProtocolError("PROTO-001", "A holder was to answer before it was enrolled.")
     if not 0 <= position < n_holders:
-        raise RemoteProtocolError("NET-002", f"The coordinator gives a holder the place {position} among {n_holders}.")
+        what = f"The coordinator gives a holder the place {position} among {n_holders}."
+        raise RemoteProtocolError("NET-002", what, why="Nothing was sent.", fix="Ask its analyst; shoal leave gives the study up.")
     return position
 
 

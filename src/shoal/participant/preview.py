@@ -20,6 +20,7 @@ from shoal.protocols.ledger import Account
 from shoal.protocols.machines import Peer
 from shoal.protocols.settle import Outbound
 
+
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """An answer as it is stored: question, bytes, and the message that they are."""

@@ -12,8 +12,8 @@ from shoal.errors import ConsentError
 from shoal.participant.client import Client
 from shoal.participant.course import Course, Finished, Tell, waits
 from shoal.participant.identity import identity_for, seed_of
-from shoal.participant.journal import Joined, Journal
-from shoal.participant.objections import met_elsewhere
+from shoal.participant.journal import Joined, Journal, Role
+from shoal.participant.objections import in_another_role, met_elsewhere, would_be_shared
 from shoal.participant.offers import Offer
 from shoal.participant.peers import peer_of
 from shoal.participant.wires import has_ticket, is_enrolled, wire_of
@@ -34,6 +34,7 @@ async def run(
     entropy: Entropy,
     computer: Computer | None = None,
     *,
+    role: Role = "sharer",
     on_progress: Tell = lambda _: None,
 ) -> Finished:
     """Take part in a study that was agreed to, or go on with it, until it needs nothing more.
@@ -48,13 +49,15 @@ async def run(
         The coordinator, the time, and where all that is drawn comes from.
     computer
         What runs joint computations, for this participant alone; None where the study has none.
+    role
+        What the participant wants to do now, which must be what it agreed to.
     on_progress
         Is told what goes on.
 
     Raises
     ------
     ConsentError
-        ``CONSENT-001``: the study was not agreed to, or at another coordinator.
+        ``CONSENT-001``: the study was not agreed to, or at another coordinator, or in another role.
     StoreError
         The ledger's file cannot be written; nothing was sent that was not stored.
     RefusedError
@@ -63,6 +66,7 @@ async def run(
     Privacy
     -------
     All that leaves with a price is reserved in the ledger before it is drawn, stored before it is sending, and sent as it is stored.
+    Whoever only reads sends nothing, also not what the ledger holds for a preview.
     """
     require_system(entropy)
     with journal.hold(offer.digest):
@@ -72,6 +76,10 @@ async def run(
             raise ConsentError("CONSENT-001", what, fix="Read its label and agree: shoal join URL --data FILE")
         if joined.key != offer.key:
             raise met_elsewhere(joined, offer.url)
+        if joined.role != role:
+            raise in_another_role(joined)
+        if role == "reader" and ledger.unsent(offer.digest):
+            raise would_be_shared(joined.title, joined.study)
         manifest, identity = offer.manifest, identity_for(offer.manifest, seed_of(journal, entropy))
         async with client.apart() as apart:
             if joined.standing == "agreed":

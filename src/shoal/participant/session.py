@@ -12,25 +12,28 @@ from typing import Any
 from shoal.clock import Clock
 from shoal.domain import Columns
 from shoal.entropy import Entropy
-from shoal.errors import ConsentError, TransportError, UsageError
+from shoal.errors import TransportError, UsageError
 from shoal.mpc.children import Children
-from shoal.names import shown
 from shoal.participant.client import Client
-from shoal.participant.consent import Asked, asked_of, refuse_if_too_much
+from shoal.participant.consent import Asked, asked_of, refuse_if_too_much, refuse_if_voided
 from shoal.participant.identity import identity_for, seed_of
-from shoal.participant.journal import Joined, Journal
+from shoal.participant.journal import Joined, Journal, Role, forms_agreed_to
 from shoal.participant.ledger_file import LedgerFile
-from shoal.participant.offers import Offer, fetch, take_up
+from shoal.participant.objections import has_changed, in_another_role, not_named, would_be_shared
+from shoal.participant.offers import Offer, fetch, joined_of, take_up
 from shoal.participant.outputs import release_of, write_model, write_release
-from shoal.participant.peers import peer_of
+from shoal.participant.peers import check_role, peer_of
 from shoal.participant.preview import Drawn, Preview
 from shoal.participant.runner import Finished, Tell, run
 from shoal.participant.wires import Anonymous, Device, wire_of
+from shoal.privacy.ledger import HELD, Entry
 from shoal.protocols.ledger import Account
 from shoal.study.manifest import Manifest
 from shoal.transport.forms import MAX_WAIT_SECONDS, Letters
 
 _TAKEN_UP = ("agreed", "finished", "over", "aborted")
+_DIGITS_NAMED = 12
+"""Digits of a digest that name a study without doubt."""
 _LATEST = 10**15 - 1
 """A number that no letter has: who asks for what comes after it hears only how the study stands."""
 
@@ -39,6 +42,14 @@ def computes(manifest: Manifest) -> bool:
     """Whether a study has joint computations, which run in a child process."""
     settings = manifest.study.sdq
     return settings is not None and (settings.choice == "mpc" or settings.noise == "two-selected")
+
+
+def void_held(ledger: LedgerFile, study: str) -> list[Entry]:
+    """Give up all that is held for a study and was never sending; what that was."""
+    held = _held(ledger, study)
+    for entry in held:
+        ledger.void(study, entry.release.question)
+    return held
 
 
 @dataclass
@@ -59,18 +70,23 @@ class Session:
     clock: Clock
     entropy: Entropy
 
-    async def offer(self, study: str | None) -> Offer:
-        """The study that is meant: as the coordinator offers it, or, where it cannot or does not say, the one that was taken up before."""
-        pinned = self.journal.pinned(self.client.url)
-        try:
+    async def offer(self, study: str | None, *, is_review: bool = False) -> Offer:
+        """The study that is meant: as the coordinator offers it, or, where it cannot or does not say, the one that was taken up before.
+
+        Where none is named and several are open, it is the one that was agreed to and goes on. A review is of what the coordinator offers.
+        """
+        digits, pinned = _digits(study), self.journal.pinned(self.client.url)
+        if is_review:
             return await fetch(self.client, study, pinned)
+        known = [one for one in self.journal.studies() if one.url == self.client.url and one.study.startswith(digits)]
+        agreed = [one for one in known if one.standing == "agreed"]
+        try:
+            return await fetch(self.client, study, pinned, {one.study for one in agreed})
         except (TransportError, UsageError):
-            digits = (study or "").replace("-", "").lower()
-            known = [one for one in self.journal.studies() if one.url == self.client.url and one.study.startswith(digits)]
-            known = [one for one in known if one.standing in _TAKEN_UP]
-            if len(known) != 1:
+            found = agreed or [one for one in known if one.standing in _TAKEN_UP]
+            if len(found) != 1:
                 raise
-            return Offer.of(known[0])
+            return Offer.of(found[0])
 
     def taken_up(self, offer: Offer) -> Joined | None:
         """The study as the journal has it, if it was agreed to and not left."""
@@ -79,27 +95,60 @@ class Session:
 
     def refuse_if_changed(self, offer: Offer) -> None:
         """Refuse a study of which another form was agreed to, before it is read as if it were a new one: ``CONSENT-001``."""
-        title = offer.manifest.study.title
-        for one in self.journal.studies():
-            if (one.url, one.title, one.standing) == (offer.url, title, "agreed") and one.study != offer.digest:
-                raise ConsentError(
-                    "CONSENT-001",
-                    f"The study {shown(title)} changed since you agreed: digest {one.study[:12]} became {offer.digest[:12]}.",
-                    why="What you agreed to is the study with the first digest. Nothing was sent under the second.",
-                    fix=f"Read it again: shoal join {shown(offer.url)} --review",
-                )
+        for one in self._forms(offer):
+            raise has_changed(one, offer.digest)
+
+    def refuse_if_not_named(self, offer: Offer, study: str | None) -> None:
+        """Refuse a study that nobody has named, and that is new or was left, of a coordinator that was met: ``CONSENT-001``.
+
+        Where nobody is asked.
+        """
+        if len(_digits(study)) >= _DIGITS_NAMED:
+            return
+        known = self.journal.study(offer.digest)
+        # Whoever has left has said no, and --yes alone does not take that back.
+        is_met = known is not None and known.standing != "left"
+        if not is_met and any(one.url == offer.url or one.key == offer.key for one in self.journal.studies()):
+            raise not_named(offer.manifest.study.title, offer.url, offer.digest, has_left=known is not None)
+
+    def refuse_role(self, offer: Offer, role: Role) -> None:
+        """Refuse to read what cannot be read, or to do in a study otherwise than was agreed: ``HOST-003``, ``CONSENT-001``."""
+        check_role(offer.manifest, role)
+        joined = self.taken_up(offer)
+        if joined is not None and joined.role != role:
+            raise in_another_role(joined)
+        if role == "reader" and _held(self.ledger, offer.digest):
+            raise would_be_shared(offer.manifest.study.title, offer.digest)
+
+    def _forms(self, offer: Offer) -> list[Joined]:
+        return forms_agreed_to(self.journal.studies(), joined_of(offer, ""))
 
     def asked(self, offer: Offer, source: str) -> Asked:
         """The label of a study for this participant."""
         return asked_of(offer.manifest, self.ledger, source, self.clock.now())
 
+    def refuse_if_voided(self, offer: Offer) -> None:
+        """See `shoal.participant.consent`."""
+        refuse_if_voided(offer.manifest, self.ledger)
+
     def refuse_if_too_much(self, asked: Asked, max_epsilon: float | None) -> None:
         """See `shoal.participant.consent`."""
         refuse_if_too_much(asked, self.ledger, self.clock.now(), max_epsilon)
 
-    def agree(self, offer: Offer, source: str, **how: Any) -> Joined:
-        """Write down that the participant agrees; see `shoal.participant.offers.take_up`."""
-        return take_up(self.journal, offer, source, self.entropy, **how)
+    def agree(self, offer: Offer, source: str, *, is_reviewed: bool = False, **how: Any) -> Joined:
+        """Write down that the participant agrees; see `shoal.participant.offers.take_up`.
+
+        Other forms of the study, where it was read again, are left: what is held for them and was never sending is voided.
+        """
+        forms = self._forms(offer) if is_reviewed else []
+        with ExitStack() as stack:
+            # Whoever takes part at this moment could send what is voided here.
+            for one in forms:
+                stack.enter_context(self.journal.hold(one.study))
+            joined = take_up(self.journal, offer, source, self.entropy, is_reviewed=is_reviewed, **how)
+            for one in forms:
+                void_held(self.ledger, one.study)
+        return joined
 
     async def preview(self, offer: Offer, table: Columns, source: str) -> tuple[Drawn, ...]:
         """Draw and hold what can be drawn without sending anything; see `shoal.participant.preview`."""
@@ -125,11 +174,12 @@ class Session:
                             looked.hear(instance, now)
             return looked.drawn()
 
-    async def take_part(self, offer: Offer, table: Columns | None, tell: Tell) -> Finished:
+    async def take_part(self, offer: Offer, table: Columns | None, tell: Tell, role: Role = "sharer") -> Finished:
         """Take part in a study that was agreed to, or go on with it; see `shoal.participant.runner`."""
         with ExitStack() as stack:
             computer = stack.enter_context(Children()) if computes(offer.manifest) else None
-            return await run(self.journal, self.ledger, offer, table, self.client, self.clock, self.entropy, computer, on_progress=tell)
+            who = self.journal, self.ledger
+            return await run(*who, offer, table, self.client, self.clock, self.entropy, computer, role=role, on_progress=tell)
 
     async def keep(self, offer: Offer, finished: Finished, directory: Path, tell: Tell) -> Path | None:
         """Write what a study has come to: a holder's release, or else the model, which is waited for; None where there is none."""
@@ -151,6 +201,14 @@ class Session:
         return await self.client.insist(
             partial(apart.board, study, _LATEST, MAX_WAIT_SECONDS), lambda error: tell(f"trying again ({error.code}): {error.what}")
         )
+
+
+def _held(ledger: LedgerFile, study: str) -> list[Entry]:
+    return [entry for entry in ledger.pending() if entry.study == study and entry.state in HELD]
+
+
+def _digits(study: str | None) -> str:
+    return (study or "").replace("-", "").lower()
 
 
 @asynccontextmanager

@@ -79,7 +79,7 @@ class Anonymous(Wire):
 
 @dataclass(frozen=True)
 class Device(Wire):
-    """Bare bytes. An update is signed, carries the ticket with its own number, or neither, as the study admits it."""
+    """Bare bytes. An update is signed or carries the ticket, with its own number, or neither, as the study admits it."""
 
     listens: ClassVar[bool] = False
 
@@ -93,8 +93,9 @@ class Device(Wire):
         if isinstance(message, Draw):
             return encode(instance_of(message, await self.client.draw(self.study)))
         assert isinstance(message, Update)
-        ticket = None if self.ticket is None else f"{self.ticket.hex()} {(question or '').rpartition('/')[2]}"
-        await self.client.update(self.study, body_of(message), identity=self.identity, ticket=ticket)
+        assert question is not None
+        number = int(question.rpartition("/")[2])
+        await self.client.update(self.study, body_of(message), number, identity=self.identity, ticket=self.ticket)
         return None
 
     async def listen(self, _after: int) -> Letters:
@@ -106,7 +107,8 @@ def instance_of(draw: Draw, body: bytes) -> Instance:
     weights = body[_EPOCH_BYTES:]
     epoch = int.from_bytes(body[:_EPOCH_BYTES], "little")
     if len(body) < _EPOCH_BYTES or len(weights) % _WEIGHT_BYTES or epoch >= 1 << 63:
-        raise TransportError("NET-002", f"The coordinator answers a draw with {len(body)} bytes, which are no instance.")
+        what = f"The coordinator answers a draw with {len(body)} bytes, which are no instance."
+        raise TransportError("NET-002", what, fix="Nothing is lost: the same command asks again.")
     return Instance(study=draw.study, draw=draw.id, epoch=epoch, weights=Array.of(np.frombuffer(weights, "<i4").astype(np.int32)))
 
 

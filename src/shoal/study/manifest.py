@@ -19,6 +19,7 @@ from shoal.crypto.roster import is_usable
 from shoal.errors import RemoteProtocolError, SpecError
 from shoal.messages import codec
 from shoal.messages.measuring import check_values
+from shoal.names import shown
 from shoal.protocols.driver import STRANGER
 from shoal.protocols.effects import AGGREGATOR, EVERYONE
 from shoal.study.explain import explain
@@ -48,9 +49,11 @@ class Member:
         try:
             _LINE.validate_python(self.name, strict=True)
         except ValidationError:
-            raise _unusable(f"A member's name, {self.name!a:.60}, is not a short line of plain text.") from None
+            text = str(self.name)
+            what = f"{shown(text[:60])}{'...' * (len(text) > 60)}" if text.strip() else "empty"
+            raise _unusable(f"A member's name cannot be {what}.", "Give a short line of plain text.") from None
         if is_reserved(self.name):
-            raise _unusable(f"A member cannot be called {self.name!a:.60}.", "Give it another name: this one has a meaning in protocols.")
+            raise _unusable(f"A member cannot be called {shown(self.name)}.", "Give it another name: this one has a meaning in protocols.")
         _check_bytes(f"The key of {self.name}", self.key, _KEY_BYTES)
         if not is_usable(self.key):
             raise _unusable(f"The key of {self.name} is not one that an Ed25519 key pair has.", "Ask the member for its public key again.")

@@ -91,7 +91,7 @@ class DDML(Table):
     )
     admission: Literal["token", "signed", "open"] = Field(
         default="signed",
-        description="Who may send an update: one anonymous token each, an enrolled key that signs it, or anyone. "
+        description="Who may send an update: a ticket that came with an enrolment, an enrolled key that signs it, or anyone. "
         "The coordinator's HTTP service sees to it; simulations admit everyone.",
     )
     spam_threshold: Positive | None = Field(

@@ -117,7 +117,10 @@ def seen_by(study: Study, sums: SumScript | None, holders: Holders | None) -> st
         return "the coordinator, every device that draws while your update is in the model, and everyone they show it to"
     if study.trust == "shuffled":
         return "the coordinator, in one batch with everyone else's and without your name; and everyone it shows it to"
-    return "the coordinator and everyone it shows it to; the ticket stands in for your name, and the guarantee does not rest on that"
+    return (
+        "the coordinator and everyone it shows it to. No name is on the packet; but the coordinator is given the ticket when you enrol, "
+        "and could tell that the packet is yours: the guarantee does not rest on your being unknown"
+    )
 
 
 def in_several(study: Study) -> str:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pty
+import select
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,11 +22,16 @@ from shoal.cli import join_view
 from shoal.cli.join import join
 from shoal.cli.leave import leave
 from shoal.clock import SystemClock
+from shoal.coordinator.store.base import Ending
+from shoal.crypto.roster import Identity
 from shoal.entropy import SystemEntropy
-from shoal.errors import BudgetError, ConsentError, SpecError, TransportError, UsageError
+from shoal.errors import BudgetError, ConsentError, RemoteProtocolError, SpecError, TransportError, UsageError
+from shoal.participant.identity import master
+from shoal.participant.journal import Journal
 from shoal.participant.ledger_file import LedgerFile
 from shoal.participant.session import opened
 from shoal.privacy.records import State
+from shoal.study.manifest import Manifest
 
 __all__ = ["folder"]
 
@@ -63,6 +73,7 @@ def test_a_device_joins_and_joins_again(call: Callable[..., dict[str, Any]], fol
     data = str(write_csv(folder / "rows.csv", 5))
     told = call(DDML, data=data, yes=True, max_epsilon="4")
     assert told["standing"] == "finished" and told["sent"]["questions"] == 2 and told["sent"]["epsilon"] == 4.0
+    assert told["label"]["digest"] == DDML.short and [one["url"] for one in told["agreed"]] == [coordinator.url]
     assert told["ledger"]["totals"][0]["epsilon_spent"] == 4.0 and told["study"] == DDML.digest.hex() and told["out"] is None
     assert {state for state, _ in entries(folder / "me.db").values()} == {State.SENT}
     before = entries(folder / "me.db")
@@ -104,7 +115,7 @@ def test_without_a_terminal_the_label_is_printed_and_the_way_to_agree(
     with pytest.raises(ConsentError) as refused:
         join(coordinator.url, study=DDML.short, ledger=folder / "me.db", data=data)
     assert "PRIVACY LABEL" in capsys.readouterr().out
-    assert refused.value.fix == "Read its label; if you agree: --yes --max-epsilon 4.0"
+    assert refused.value.fix == f"Read its label; if you agree: --study {DDML.digest.hex()[:12]} --yes --max-epsilon 4.0"
 
 
 def test_over_the_own_limit_nothing_is_begun(call: Callable[..., dict[str, Any]], folder: Path, coordinator: Live) -> None:
@@ -128,6 +139,101 @@ def test_several_studies_are_listed(folder: Path, coordinator: Live) -> None:
     with pytest.raises(UsageError, match="are 3 studies") as refused:
         join(coordinator.url, ledger=folder / "me.db", data="x.csv")
     assert all(manifest.short in str(refused.value) for manifest in (ANONML, DDML, PFDS))
+
+
+def test_unasked_another_study_has_to_be_named(call: Callable[..., dict[str, Any]], folder: Path, coordinator: Live) -> None:
+    data = str(write_csv(folder / "rows.csv", 5))
+    call(DDML, data=data, yes=True, max_epsilon="4")
+    other = manifest_of("ddml", 3, title="Another", ddml={"n_instances": 2}, privacy={"epsilon": 0.1})
+    coordinator.publish(other)
+    vague = other.digest.hex()[:8]
+    with pytest.raises(ConsentError, match="that you do not know: Another"):
+        join(coordinator.url, study=vague, ledger=folder / "me.db", data=data, yes=True, max_epsilon="4", json=True)
+    assert coordinator.totals(other).enrolled == 0
+
+
+def test_a_price_is_looked_at_again_when_a_study_goes_on(call: Callable[..., dict[str, Any]], folder: Path, coordinator: Live) -> None:
+    data = str(write_csv(folder / "rows.csv", 5))
+    asyncio.run(agree(folder / "me.db", coordinator.url, DDML.short, data))
+    with pytest.raises(ConsentError, match=r"asks for epsilon 4\.0, delta 0 \(update, replace, "):
+        call(DDML, max_epsilon="3.99")
+    assert coordinator.totals(DDML).enrolled == 0 and not entries(folder / "me.db")
+    assert call(DDML, max_epsilon="4")["standing"] == "finished"
+
+
+def test_an_invitation_that_is_given_later_lets_one_in(call: Callable[..., dict[str, Any]], folder: Path, coordinator: Live) -> None:
+    data = str(write_csv(folder / "rows.csv", 5))
+    settings = {"n_instances": 2, "admission": "signed"}
+    invited = manifest_of("ddml", 3, title="By invitation", ddml=settings, privacy={"epsilon": 1.0})
+    coordinator.publish(invited, invitations=["0123-4567"])
+    for options in ({"data": data, "yes": True, "max_epsilon": "4"}, {}, {"invitation": "another"}):
+        with pytest.raises(RemoteProtocolError, match="ENROL-001") as refused:
+            call(invited, **options)
+        assert refused.value.exit_code == ConsentError.exit_code
+    assert coordinator.totals(invited).enrolled == 0 and not entries(folder / "me.db")
+    assert call(invited, invitation="0123-4567")["standing"] == "finished"
+
+
+def test_whoever_comes_back_is_where_they_were(
+    call: Callable[..., dict[str, Any]], folder: Path, coordinator: Live, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = str(write_csv(folder / "rows.csv", 5))
+    asyncio.run(agree(folder / "me.db", coordinator.url, DDML.short, data))
+    for n in (0, 2):
+        leave(DDML.short, ledger=folder / "me.db", json=True)
+        capsys.readouterr()
+        told = call(DDML, yes=True, max_epsilon="4")
+        assert told["standing"] == "finished" and told["sent"]["questions"] == 2
+        assert len(told["agreed"]) == 2 + (n > 0)
+
+
+def test_whoever_gave_up_an_answer_hears_of_it_before_enrolling(
+    call: Callable[..., dict[str, Any]], folder: Path, coordinator: Live, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call(ANONML, data=str(write_csv(folder / "row.csv", 1)), preview=True)
+    leave(ANONML.short, ledger=folder / "me.db", json=True)
+    capsys.readouterr()
+    for options in ({"yes": True, "max_epsilon": "4"}, {"preview": True}):
+        with pytest.raises(BudgetError, match="you have given up 1 answer") as refused:
+            call(ANONML, **options)
+        assert refused.value.code == "BUDGET-005"
+    assert coordinator.totals(ANONML).enrolled == 0
+
+
+def roster_with_me(folder: Path) -> Manifest:
+    """A study of holders, of whom one has the ledger me.db."""
+    with Journal(folder / "me.db", SystemClock()) as journal:
+        mine = master(journal, SystemEntropy()).public
+    others = tuple(Identity.from_seed(bytes([i]) * 32).public for i in range(2))
+    return manifest_of("pfds", 3, (mine, *others), title="Among us", pfds={"n_holders": 3})
+
+
+def test_whoever_only_reads_shares_nothing(call: Callable[..., dict[str, Any]], folder: Path, coordinator: Live) -> None:
+    manifest, data = roster_with_me(folder), str(write_csv(folder / "rows.csv", 9))
+    coordinator.publish(manifest)
+    told = call(manifest, data=data, preview=True)
+    assert told["drawn"] and [member["name"] for member in told["roster"]] == ["site-0", "site-1", "site-2"]
+    with pytest.raises(ConsentError, match="answers that were drawn for a preview"):
+        call(manifest, read_only=True)
+    asyncio.run(agree(folder / "me.db", coordinator.url, manifest.short, data))
+    with pytest.raises(ConsentError, match="you share, and not otherwise"):
+        call(manifest, read_only=True)
+    with pytest.raises(UsageError, match="--preview"):
+        call(manifest, read_only=True, preview=True)
+    assert {state for state, _ in entries(folder / "me.db").values()} == {State.STORED}
+    assert coordinator.totals(manifest).enrolled == 0 and coordinator.totals(manifest).accepted == 0
+
+
+def test_of_a_study_that_was_closed_there_is_no_model(folder: Path, coordinator: Live, capsys: pytest.CaptureFixture[str]) -> None:
+    data, ledger = str(write_csv(folder / "row.csv", 1)), folder / "me.db"
+    asyncio.run(agree(ledger, coordinator.url, ANONML.short, data))
+    join(coordinator.url, study=ANONML.short, ledger=ledger, json=True)
+    coordinator.store.end(ANONML.digest.hex(), Ending("closed", reason="The analyst has closed the study."))
+    capsys.readouterr()
+    join(coordinator.url, study=ANONML.short, ledger=ledger, out=folder / "out")
+    printed = capsys.readouterr().out
+    assert "wrote     nothing: there is no model" in printed and "standing  finished" in printed
+    assert printed.endswith(f"next      shoal ledger show --ledger {ledger}\n") and not list((folder / "out").iterdir())
 
 
 def test_a_coordinator_that_is_not_there_is_a_sentence(folder: Path) -> None:
@@ -179,7 +285,7 @@ def test_a_study_that_changed_is_read_again(call: Callable[..., dict[str, Any]],
     asyncio.run(agree(folder / "me.db", coordinator.url, PFDS.short, data))
     with pytest.raises(ConsentError, match="changed since you agreed") as refused:
         call(changed, data=data, yes=True, max_epsilon="4")
-    assert refused.value.fix == f"Read it again: shoal join {coordinator.url} --review"
+    assert refused.value.fix == f"Read it again: shoal join {coordinator.url} --study {changed.digest.hex()[:12]} --review"
     assert coordinator.totals(changed).enrolled == 0
     with pytest.raises(ConsentError, match="--yes --max-epsilon"):
         call(changed, data=data, review=True)
@@ -223,4 +329,44 @@ def test_a_person_sees_bytes_and_details_and_agrees(
     printed = capsys.readouterr().out
     assert not terminal.answers and "PRIVACY LABEL" in printed and ANONML.digest.hex() in printed
     assert "Nothing was sent. 1 answer drawn" in printed and "standing  finished: all is answered" in printed
-    assert "sent      1 answer, " in printed and f"next      shoal join {coordinator.url}" in printed
+    assert "sent      1 answer, " in printed and "agreed    20" in printed
+    words = f"--data {data} --study {ANONML.short} --ledger {folder / 'me.db'} --out results"
+    assert printed.endswith(f"next      shoal join {coordinator.url} {words}\n")
+
+
+def read_until(terminal: int, words: str) -> str:
+    """What a process has written to its terminal, up to some words."""
+    seen = b""
+    while words.encode() not in seen:
+        try:
+            part = os.read(terminal, 1 << 16)
+        except OSError:  # nobody is at the other end any more
+            part = b""
+        assert part, seen.decode(errors="replace")
+        seen += part
+    return seen.decode(errors="replace")
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_at_the_question_ends_it_with_a_sentence(by: signal.Signals, folder: Path, coordinator: Live) -> None:
+    """A real process at a real terminal: the first Ctrl-C is enough, though an event loop is under way."""
+    data = str(write_csv(folder / "row.csv", 1))
+    command = ["join", coordinator.url, "--study", ANONML.short, "--data", data, "--ledger", str(folder / "me.db")]
+    here, there = pty.openpty()
+    try:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        process = subprocess.Popen([sys.executable, "-m", "shoal", *command], env=environment, stdin=there, stdout=there, stderr=there)
+        os.close(there)
+        read_until(here, join_view.QUESTION.strip())
+        # A question is shown a moment before its answer is waited for, and what comes in between is heard with the answer.
+        while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+            select.select([], [], [], 0.01)
+        process.send_signal(by)
+        said = read_until(here, "go on where they were")
+        assert "Interrupted" in said and "Traceback" not in said
+        assert process.wait(60) == 128 + by
+    finally:
+        os.close(here)
+        process.kill()
+        process.wait()
+    assert coordinator.totals(ANONML).enrolled == 0 and not entries(folder / "me.db")

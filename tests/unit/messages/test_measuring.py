@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.messages.measuring import check_values
 from shoal.errors import RemoteProtocolError
+from shoal.messages.measuring import check_values
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text(max_size=300) | st.binary(max_size=300),

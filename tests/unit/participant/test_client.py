@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -12,10 +13,11 @@ from typing import Any, TypeVar
 import httpx2
 import pytest
 
+from certificates import make_certificates
 from shoal.clock import ManualClock
 from shoal.crypto.roster import Identity
 from shoal.entropy import SeededEntropy
-from shoal.errors import RemoteProtocolError, TransportError, UsageError
+from shoal.errors import ConsentError, RemoteProtocolError, TransportError, UsageError
 from shoal.participant.client import LONGEST_WAIT, Client, RefusedError, checked_url, tls_context
 from shoal.transport.forms import Enrolled, Enrolment, Letter, Letters, Poll, Problem, to_cbor, to_json
 from shoal.transport.signing import verify
@@ -165,7 +167,14 @@ def test_what_is_no_good_answer_is_an_error_with_a_code(name: str) -> None:
     with pytest.raises(kind) as error:
         talk(Canned(data), lambda client: client.submit(STUDY, b"x"))
     assert type(error.value) is kind
-    assert error.value.code == code
+    assert error.value.code == code and error.value.fix
+
+
+@pytest.mark.parametrize("code", ["ENROL-001", "ENROL-002"])
+def test_whoever_is_not_let_in_has_an_exit_code_of_consent(code: str) -> None:
+    with pytest.raises(RefusedError, match=code) as error:
+        talk(Canned(problem(code, 403)), lambda client: client.enrol(STUDY, ME, Enrolment()))
+    assert error.value.exit_code == ConsentError.exit_code != RefusedError.exit_code
 
 
 @pytest.mark.parametrize("data", [b"[1]", b"{}", b'[{"digest": 1, "title": "a", "status": "open"}]', b"[" * 10_000, b"\xff"])
@@ -192,13 +201,14 @@ def test_updates_carry_what_the_study_admits() -> None:
     canned = Canned(*[answer(status=202)] * 3, answer(b"instance"))
 
     async def act(client: Client) -> bytes:
-        await client.update(STUDY, b"one")
-        await client.update(STUDY, b"two", ticket="ab 0")
-        await client.update(STUDY, b"three", identity=ME)
+        await client.update(STUDY, b"one", 0)
+        await client.update(STUDY, b"two", 1, ticket=b"\xab")
+        await client.update(STUDY, b"three", 2, identity=ME)
         return await client.draw(STUDY)
 
     assert talk(canned, act) == b"instance"
-    assert [headers.get("shoal-ticket") for _, headers, _ in canned.requests] == [None, "ab 0", None, None]
+    assert [headers.get("shoal-ticket") for _, headers, _ in canned.requests] == [None, "ab 1", None, None]
+    assert ["/update?number=2 " in line for line, _, _ in canned.requests] == [False, False, True, False]
     assert ["authorization" in headers for _, headers, _ in canned.requests] == [False, False, True, False]
 
 
@@ -233,7 +243,7 @@ def test_a_coordinator_that_is_away_is_asked_again_and_again() -> None:
     assert len({seconds / wait for seconds, wait in zip(slept, waits, strict=True)}) == 12
 
 
-@pytest.mark.parametrize("url", ["https://x.org:8700/", "http://127.0.0.1:1", "http://localhost/a/", "http://abc.onion", "http://[::1]:5"])
+@pytest.mark.parametrize("url", ["https://x.org:8700/", "http://127.0.0.1:1", "http://localhost/a/", "http://[::1]:5"])
 def test_an_address_that_can_be_used(url: str) -> None:
     assert checked_url(url) == url.rstrip("/")
 
@@ -247,12 +257,37 @@ def test_an_address_that_cannot(url: str) -> None:
         checked_url(url)
 
 
+@pytest.mark.parametrize("url", ["http://abc.onion", "https://abc.onion:8700", "http://abc.onion./", "http://a.b.ONION"])
+def test_the_name_of_an_onion_service_is_not_looked_up_in_the_open(url: str) -> None:
+    with pytest.raises(UsageError, match="does not speak Tor"):
+        checked_url(url)
+
+
 def test_certificates_come_from_the_system_or_from_a_file(tmp_path: Path) -> None:
     assert tls_context() is tls_context()
     (tmp_path / "ca.pem").write_text("nothing")
     for ca in (tmp_path / "ca.pem", tmp_path / "none.pem"):
         with pytest.raises(UsageError, match="USAGE-001"):
             tls_context(ca)
+
+
+def test_a_certificate_that_is_not_trusted_is_a_sentence_and_not_asked_for_again(tmp_path: Path) -> None:
+    made, said = make_certificates(tmp_path), list[TransportError]()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(made.certificate, made.key)
+    canned = Canned(answer(b"[]"))
+
+    async def go() -> list[Any]:
+        async with await asyncio.start_server(canned.serve, "127.0.0.1", 0, ssl=context) as server:
+            url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            async with Client(url, ManualClock(), SeededEntropy(1)) as client:
+                with pytest.raises(RemoteProtocolError, match="NET-003") as error:
+                    await client.insist(client.studies, said.append)
+                assert error.value.fix is not None and "--ca FILE" in error.value.fix
+            async with Client(url, ManualClock(), SeededEntropy(1), ca=made.ca) as client:
+                return await client.studies()
+
+    assert asyncio.run(go()) == [] and not said
 
 
 def test_a_refusal_is_a_remote_error() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from shoal.clock import ManualClock
 from shoal.errors import BudgetError, ConsentError
-from shoal.participant.consent import Asked, asked_of, refuse_if_too_much
+from shoal.participant.consent import Asked, asked_of, refuse_if_too_much, refuse_if_voided
 from shoal.participant.ledger_file import LedgerFile
 from shoal.privacy.events import LOCAL_PERSON, Event, Relation, Unit
 from shoal.privacy.limits import Limit, Period
@@ -78,7 +78,7 @@ def test_add_remove_counts_twice_under_replace(ledger: LedgerFile) -> None:
 def test_more_than_was_agreed_to_is_refused(ledger: LedgerFile) -> None:
     one = asked(manifest_of("anonml", ("epsilon = 2.0", "epsilon = 1.5")), ledger)
     refuse(one, ledger, 1.5)
-    with pytest.raises(ConsentError, match=r"asks for epsilon 1\.5; you agree to at most 1\.49") as refused:
+    with pytest.raises(ConsentError, match=r"epsilon 1\.5, delta 0 \(person, replace, against everyone\); .* 1\.49 at most") as refused:
         refuse(one, ledger, 1.49)
     assert refused.value.code == "CONSENT-001" and refused.value.fix is not None and refused.value.fix.endswith("--max-epsilon 1.5")
     assert not ledger.entries()
@@ -143,3 +143,41 @@ def test_without_any_limit_that_counts_there_is_no_line_and_the_ledger_refuses(l
     with pytest.raises(BudgetError) as refused:
         refuse(one, ledger)
     assert refused.value.code == "BUDGET-001"
+
+
+def test_the_price_is_the_larger_of_what_the_label_states_and_what_the_ledger_counts(ledger: LedgerFile) -> None:
+    """Gaussian noise composes to less than the plain sum of the charges, and that is what the label states."""
+    sums = ('trust = "local"', 'trust = "secure-sum"'), ("[privacy]", "[privacy]\ndelta = 1e-6")
+    one = asked(manifest_of("pfds", *sums), ledger)
+    stated, counted = grains_up(one.statement.everything[0]), grains_up(one.everything.epsilon)
+    assert stated < counted and grains_up(float(one.price)) == counted
+    with pytest.raises(ConsentError, match="as your ledger counts it"):
+        refuse(one, ledger, one.statement.everything[0])
+
+
+def test_what_was_given_up_is_not_asked_again(ledger: LedgerFile) -> None:
+    manifest = manifest_of("anonml")
+    study, event = manifest.digest.hex(), Event("random-response", {}, LOCAL_PERSON, 1.0)
+    refuse_if_voided(manifest, ledger)
+    ledger.reserve(study, "answer", event, source="me.csv", recipient="https://x.org", title="Naps")
+    refuse_if_voided(manifest, ledger)
+    ledger.void(study, "answer")
+    with pytest.raises(BudgetError, match="given up 1 answer") as refused:
+        refuse_if_voided(manifest, ledger)
+    assert refused.value.code == "BUDGET-005" and refused.value.fix
+    refuse_if_voided(manifest_of("ddml"), ledger)
+
+
+def test_the_label_says_that_the_coordinator_could_know_whose_ticket_it_is(ledger: LedgerFile) -> None:
+    label = " ".join(str(asked(manifest_of("anonml"), ledger).statement).replace("\u2502", " ").split())
+    assert "the coordinator is given the ticket when you enrol, and could tell that the packet is yours" in label
+
+
+def test_a_study_that_has_closed_is_not_agreed_to(ledger: LedgerFile) -> None:
+    closes = ("[participation]", "[participation]\ncloses = 2030-01-01T00:00:00Z")
+    assert manifest_of("ddml", closes).study.participation.closes == CLOCK.now()
+    with pytest.raises(ConsentError, match="closed on 2030-01-01 at 00:00 UTC") as caught:
+        refuse(asked(manifest_of("ddml", closes), ledger), ledger)
+    assert caught.value.code == "CONSENT-001"
+    later = (closes[0], closes[1].replace("00Z", "01Z"))
+    refuse(asked(manifest_of("ddml", later), ledger), ledger)

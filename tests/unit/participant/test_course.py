@@ -141,3 +141,32 @@ def test_a_computation_that_was_under_way_has_broken_off(tmp_path: Path) -> None
     with Journal(path, ManualClock()) as journal:
         assert journal.load(STUDY).tasks == ()
         assert journal.save(STUDY, Step(b"x")) == ()
+
+
+class Quick(Silent):
+    """Says at once that there is nothing, so often, and then that the study is closed."""
+
+    n_asked = 0
+
+    async def board(self, study: str, after: int, wait: int = 0) -> course.Any:
+        self.n_asked += 1
+        self.status = "open" if self.n_asked <= 12 else "closed"
+        return await super().board(study, after, wait)
+
+    async def pause(self, n: int) -> None:
+        self.pauses.append(n)
+
+    pauses: list[int]
+
+
+def test_a_coordinator_that_does_not_wait_is_asked_less_and_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(course, "SHORTEST_WAIT", 1e9)
+    desk = Quick(MANIFEST)
+    desk.moves, desk.pauses = [], []
+    assert take(tmp_path / "ledger.db", Sleeper(), ManualClock(), desk).standing == "over"
+    assert desk.pauses == list(range(1, 13))
+    monkeypatch.setattr(course, "SHORTEST_WAIT", 0.0)
+    desk = Quick(MANIFEST)
+    desk.moves, desk.pauses = [], []
+    assert take(tmp_path / "again.db", Sleeper(), ManualClock(), desk).standing == "over"
+    assert desk.pauses == []

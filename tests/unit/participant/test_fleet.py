@@ -12,6 +12,7 @@ import pytest
 
 from live import live, write_csv, write_table
 from participants import folder, manifest_of, study_of, table_of
+from served import FLEET, Process
 from shoal.cli.join import join
 from shoal.clock import SystemClock
 from shoal.entropy import SystemEntropy
@@ -91,6 +92,46 @@ def test_a_roster_is_made_once(folder: Path, capsys: pytest.CaptureFixture[str])
     assert members == roster_of(folder / "fleet", 3, SystemClock(), SystemEntropy()) and len({member.key for member in members}) == 3
     assert "3 members" in capsys.readouterr().out
     Manifest(study_of("pfds", 3, pfds={"n_holders": 3}), roster=members)
+
+
+def test_a_roster_overwrites_nothing_but_itself(folder: Path) -> None:
+    for _ in range(2):
+        main(participants=2, directory=folder / "fleet", roster=folder / "roster.toml")
+    before = (folder / "roster.toml").read_bytes()
+    with pytest.raises(UsageError, match="there already"):
+        main(participants=3, directory=folder / "fleet", roster=folder / "roster.toml")
+    assert (folder / "roster.toml").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"participants": 0}, "--participants 0 is not from 1"),
+        ({"participants": -1}, "--participants -1 is not from 1"),
+        ({"participants": 10**6}, "to 100,000"),
+        ({"at_once": 0}, "--at-once 0 is not from 1"),
+        ({"directory": Path("/dev/null")}, "there is a file of that name"),
+        ({"directory": Path("/dev/null/x")}, "The directory /dev/null/x cannot be written"),
+        ({"directory": Path("a\0b")}, "not one that a file can have"),
+        ({"roster": Path("/dev/null/x")}, "The roster /dev/null/x cannot be written"),
+        ({"data": "rows.csv"}, "both are given"),
+        ({"roster": None}, "an address and a table"),
+    ],
+)
+def test_options_that_make_no_sense_are_sentences(options: dict[str, Any], words: str, folder: Path) -> None:
+    given = {"participants": 2, "directory": folder / "fleet", "roster": folder / "roster.toml", **options}
+    with pytest.raises(UsageError) as refused:
+        main(**given)
+    assert refused.value.code == "USAGE-001" and words in refused.value.what
+    assert not (folder / "roster.toml").exists()
+
+
+def test_a_command_line_that_cannot_be_read_is_a_sentence(folder: Path) -> None:
+    for words in ([], ["--participants", "2.7", "--directory", folder / "fleet", "--roster", folder / "roster.toml"]):
+        process = Process(folder / "log", words, FLEET)
+        assert process.code() == 2
+        assert process.words().startswith("USAGE-001  ") and process.words().count("\n") == 2
+    assert not (folder / "fleet").exists()
 
 
 def test_what_goes_wrong_is_told_at_the_end(folder: Path) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from contextlib import closing
+import stat
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import replace
 from importlib.resources import files
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
+from processes import child
 from shoal.clock import ManualClock
 from shoal.errors import ConsentError, IntegrityError, RemoteProtocolError, StoreError
-from shoal.participant.journal import Joined, Journal, Saved, Step
+from shoal.participant.journal import Joined, Journal, Saved, Standing, Step
 from shoal.participant.ledger_file import LedgerFile
 from shoal.protocols.effects import AGGREGATOR
 from shoal.protocols.settle import Outbound
@@ -84,8 +88,102 @@ def test_a_study_is_entered_once_and_remembers_its_ticket(path: Path) -> None:
         assert again == replace(agreed, url="https://moved.org", name="holder-2", position=2, standing="finished")
         assert again.recipient == "https://x.org"
         assert journal.studies() == (again,)
+
+
+def test_of_two_processes_that_enter_at_once_the_first_ticket_wins(path: Path) -> None:
+    first, second = replace(STUDY, ticket=b"1" * 32), replace(STUDY, ticket=b"2" * 32)
+
+    class Late(Journal):
+        """Another process is faster, by the moment before this one writes."""
+
+        def _transaction(self, begin: str) -> AbstractContextManager[sqlite3.Connection]:
+            if begin == "BEGIN IMMEDIATE":
+                with open_journal(path) as other:
+                    other.enter(first)
+            return super()._transaction(begin)
+
+    with Late(path, ManualClock()) as journal:
+        assert journal.enter(second).ticket == first.ticket
+    with open_journal(path) as journal:
+        assert journal.studies() == (first,)
+        assert len(journal.consents(STUDY.study)) == 1
+
+
+def test_whoever_enters_a_study_at_once_has_one_ticket(path: Path) -> None:
+    with ExitStack() as stack:
+        links = [stack.enter_context(child(enter_and_tell, path, bytes([i]) * 32))[0] for i in range(4)]
+        for link in links:
+            assert link.recv() == "ready"
+        for link in links:
+            link.send("go")
+        assert len({link.recv() for link in links}) == 1
+
+
+def enter_and_tell(path: Path, ticket: bytes, link: Connection) -> None:
+    """Enter a study with a ticket when told to, and tell which one it has."""
+    with open_journal(path) as journal:
+        link.send("ready")
+        link.recv()
+        link.send(journal.enter(replace(STUDY, ticket=ticket)).ticket)
+        link.recv()
+
+
+def test_when_it_was_agreed_to_is_kept(path: Path) -> None:
+    clock = ManualClock()
+    with Journal(path, clock) as journal:
+        journal.enter(replace(STUDY, standing="previewed"))
+        assert journal.consents(STUDY.study) == ()
+        times = []
+        for _ in range(2):
+            clock.advance(60)
+            times.append((STUDY.url, clock.now()))
+            journal.enter(STUDY)
+            journal.enter(STUDY)
+            journal.stand(STUDY.study, "left")
+        assert journal.consents(STUDY.study) == tuple(times)
+
+
+def test_an_invitation_that_comes_later_is_noted(path: Path) -> None:
+    with open_journal(path) as journal:
+        journal.enter(STUDY)
+        journal.invited(STUDY.study, "code")
+        assert journal.study(STUDY.study) == replace(STUDY, invitation="code")
+
+
+@pytest.mark.parametrize("ended", ["finished", "over", "aborted"])
+def test_what_had_ended_when_it_was_left_has_ended_when_one_comes_back(path: Path, ended: Standing) -> None:
+    with open_journal(path) as journal:
+        journal.enter(STUDY)
+        journal.enrolled(STUDY.study, "holder-2", 2)
+        journal.stand(STUDY.study, ended)
+        for _ in range(2):
+            journal.stand(STUDY.study, "left")
+        assert journal.enter(STUDY) == replace(STUDY, name="holder-2", position=2, standing=ended, ended=ended)
+
+
+def test_whoever_comes_back_half_way_enrols_anew(path: Path) -> None:
+    with open_journal(path) as journal:
+        journal.enter(STUDY)
+        journal.enrolled(STUDY.study, "holder-2", 2)
         journal.stand(STUDY.study, "left")
-        assert journal.enter(STUDY).standing == "agreed"
+        assert journal.enter(replace(STUDY, ticket=b"u" * 32)) == STUDY
+
+
+@pytest.mark.parametrize("standing", ["agreed", "left"])
+def test_a_sharer_does_not_become_a_reader(path: Path, standing: Standing) -> None:
+    with open_journal(path) as journal:
+        journal.enter(STUDY)
+        journal.save(STUDY.study, Step(b"one"))
+        journal.stand(STUDY.study, standing)
+        with pytest.raises(ConsentError, match="you share, and not otherwise"):
+            journal.enter(replace(STUDY, role="reader"))
+        assert journal.study(STUDY.study) == replace(STUDY, standing=standing)
+
+
+def test_whoever_only_looked_may_read(path: Path) -> None:
+    with open_journal(path) as journal:
+        journal.enter(replace(STUDY, standing="previewed"))
+        assert journal.enter(replace(STUDY, role="reader")).role == "reader"
 
 
 def test_a_study_that_changed_is_read_again_first(path: Path) -> None:
@@ -128,6 +226,25 @@ def test_one_process_holds_a_study(path: Path) -> None:
         pass
 
 
+def test_a_ledger_with_two_names_has_one_lock(path: Path) -> None:
+    link = path.with_name("link.db")
+    with open_journal(path) as one:
+        link.symlink_to(path)
+        with open_journal(link) as two, one.hold("d1"), pytest.raises(StoreError, match="LEDGER-003"), two.hold("d1"):
+            pass
+
+
+def test_no_file_can_be_read_by_others(path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with LedgerFile(path, ManualClock()), open_journal(path) as journal, journal.hold(STUDY.study):
+            journal.enter(STUDY)
+            modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    finally:
+        os.umask(before)
+    assert len(modes) == 2 and set(modes.values()) == {0o600}
+
+
 def test_an_error_of_the_caller_is_not_the_files(path: Path) -> None:
     with open_journal(path) as journal, pytest.raises(ConnectionError), journal.hold("d1"):
         raise ConnectionError
@@ -137,8 +254,11 @@ def make_old(path: Path) -> None:
     """A ledger as version 1 wrote it."""
     with LedgerFile(path, ManualClock()):
         pass
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(files("shoal.participant").joinpath("journal.sql").read_text("utf-8"))
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     with closing(sqlite3.connect(path)) as db, db:
-        for table in ("identity", "coordinators", "studies", "machines", "letters", "alarms", "tasks"):
+        for table in tables:
             db.execute(f"DROP TABLE {table}")
         db.execute("PRAGMA user_version = 1")
 

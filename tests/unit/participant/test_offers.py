@@ -48,8 +48,9 @@ def test_which_study_is_meant_must_be_clear() -> None:
         asyncio.run(fetch(desk, "123"))
     desk.status = "done"
     desk.listed = ()
-    with pytest.raises(UsageError, match="no study is open"):
+    with pytest.raises(UsageError, match="no study is open") as error:
         asyncio.run(fetch(desk))
+    assert MANIFEST.short in (error.value.why or "") and error.value.fix == "Name one: --study DIGEST"
     assert asyncio.run(fetch(desk, DIGEST)).digest == DIGEST
 
 
@@ -95,3 +96,13 @@ def test_taking_up_a_study_writes_it_down_with_a_ticket(tmp_path: Path) -> None:
         assert len(set(joined.ticket)) > 8
         assert Offer.of(joined) == offer
         assert "code" not in repr(joined)
+
+
+def test_where_there_is_no_study_at_all_the_hint_is_another() -> None:
+    class Empty(Desk):
+        async def studies(self) -> list[dict[str, Any]]:
+            return []
+
+    with pytest.raises(UsageError, match="no study is open") as error:
+        asyncio.run(fetch(Empty(MANIFEST)))
+    assert "none at all" in (error.value.why or "") and "Ask the analyst" in (error.value.fix or "")

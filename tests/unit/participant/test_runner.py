@@ -25,6 +25,7 @@ from shoal.participant.offers import Offer, take_up
 from shoal.participant.runner import run
 from shoal.protocols.pfds.home import Home
 from shoal.study.manifest import Manifest
+from shoal.study.plan import make_plan
 from shoal.transport.forms import Letters
 
 __all__ = ["folder", "seeded"]
@@ -79,11 +80,30 @@ def test_devices_send_their_updates(folder: Path, seeded: Seeded, admission: str
     assert len({body for body, _ in desk.updates}) == 6
     assert len(desk.enrolled) == (0 if admission == "open" else 2)
     proofs = {proof for _, proof in desk.updates}
-    if admission == "token":
-        assert {proof.split()[1] for proof in proofs if proof} == {"0", "1", "2"}
-        assert {proof.split()[0] for proof in proofs if proof} == desk.tickets
+    if admission == "open":
+        assert proofs == {None}
     else:
-        assert proofs == ({None} if admission == "open" else {key.hex() for key in desk.enrolled})
+        senders = desk.tickets if admission == "token" else {key.hex() for key in desk.enrolled}
+        assert proofs == {f"{sender} {number}" for sender in senders for number in range(3)}
+
+
+def test_what_was_delivered_is_struck_with_what_is_saved_next(folder: Path, seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, privacy = {"n_instances": 1, "admission": "signed"}, {"epsilon": 4.0, "n_updates": 3}
+    manifest = manifest_of("ddml", 1, ddml=settings, privacy=privacy, participation={"minimum": 1, "size": 1})
+    (person,) = people(folder, [table_of(5, 0)])
+    struck, delivered = list[tuple[int, ...]](), Journal.delivered
+
+    def note(journal: Journal, study: str, *numbers: int) -> None:
+        struck.append(numbers)
+        delivered(journal, study, *numbers)
+
+    monkeypatch.setattr(Journal, "delivered", note)
+    _, ends = run_all(manifest, [person])
+    assert [one.standing for one in ends] == ["finished"]
+    # Three draws and three updates were delivered. Only behind the last of them nothing was to come.
+    assert len(struck) == 1
+    with Journal(person.path, person.clock) as journal:
+        assert journal.load(manifest.digest.hex()).letters == ()
 
 
 @pytest.mark.parametrize("loss", [0, 4])
@@ -305,3 +325,71 @@ def test_a_limit_that_was_lowered_keeps_what_was_drawn(folder: Path, seeded: See
     with LedgerFile(person.path, person.clock) as ledger:
         assert [entry.state for entry in ledger.pending()] == ["stored"]
         assert ledger.history() == ()
+
+
+def test_an_answer_of_which_the_coordinator_has_another_ends_it_with_a_sentence(
+    folder: Path, seeded: Seeded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = manifest_of("ddml", 2, **CASES["ddml"])
+    (person,) = people(folder, [table_of(5)])
+    desk, n_asked = Desk(manifest), list[None]()
+
+    def has_another(*_: object) -> None:
+        n_asked.append(None)
+        raise RefusedError("HOST-005", "Other bytes.", status=409)
+
+    monkeypatch.setattr(desk, "_update", has_another)
+    for _ in range(2):
+        end = asyncio.run(person.join(desk, manifest))
+        assert end.standing == "aborted"
+        assert (end.reason or "").startswith("LEDGER-007") and "shoal ledger verify" in (end.reason or "")
+    assert len(n_asked) == 1, "nothing more is sent"
+    with LedgerFile(person.path, person.clock) as ledger, Journal(person.path, person.clock) as journal:
+        assert [entry.state for entry in ledger.entries()] == ["sending"], "what may have left is spent"
+        assert journal.load(manifest.digest.hex()).letters == ()
+
+
+def reading(folder: Path, seeded: Seeded) -> tuple[Person, Desk, Callable[[], Any]]:
+    """A holder on a roster, and how it takes part as one who only reads."""
+    everyone = people(folder, [table_of(20, i) for i in range(3)])
+    manifest = manifest_of("pfds", 3, tuple(one.public() for one in everyone), pfds={"n_holders": 3})
+    desk, person = Desk(manifest), everyone[0]
+    offer = Offer(URL, manifest, manifest.digest.hex(), COORDINATOR.public)
+
+    def read() -> Any:
+        with LedgerFile(person.path, person.clock) as ledger, Journal(person.path, person.clock) as journal:
+            return asyncio.run(run(journal, ledger, offer, person.table, desk, person.clock, seeded(2), role="reader"))
+
+    return person, desk, read
+
+
+def test_whoever_reads_now_shares_nothing_whatever_the_journal_says(folder: Path, seeded: Seeded) -> None:
+    person, desk, read = reading(folder, seeded)
+    with Journal(person.path, person.clock) as journal:
+        take_up(journal, Offer(URL, desk.manifest, desk.manifest.digest.hex(), COORDINATOR.public), "rows.csv", seeded(1))
+    with pytest.raises(ConsentError, match="you share, and not otherwise"):
+        read()
+    assert not desk.enrolled and not desk.received
+
+
+def test_whoever_reads_shares_nothing_that_a_preview_holds(folder: Path, seeded: Seeded) -> None:
+    person, desk, read = reading(folder, seeded)
+    study = desk.manifest.digest.hex()
+    with LedgerFile(person.path, person.clock) as ledger, Journal(person.path, person.clock) as journal:
+        take_up(journal, Offer(URL, desk.manifest, study, COORDINATOR.public), "rows.csv", seeded(1), role="reader")
+        event = make_plan(desk.manifest.study, desk.manifest.digest).charges[0]
+        ledger.reserve(study, "tables", event, source="rows.csv", recipient=URL, title="Wind")
+        ledger.store(study, "tables", b"drawn for a preview")
+    with pytest.raises(ConsentError, match="drawn for a preview"):
+        read()
+    assert not desk.received
+    with LedgerFile(person.path, person.clock) as ledger:
+        assert [entry.state for entry in ledger.entries()] == ["stored"]
+
+
+def test_what_is_told_comes_in_the_order_in_which_it_happens(folder: Path, seeded: Seeded) -> None:
+    manifest = manifest_of("ddml", 2, **CASES["ddml"])
+    (person,) = people(folder, [table_of(5)])
+    for _ in range(2):
+        asyncio.run(person.join(Desk(manifest), manifest))
+    assert person.said == ["enrolled", *(f"{question} is delivered" for question in spent(person)), "all is answered"]

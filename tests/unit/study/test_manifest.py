@@ -153,6 +153,13 @@ def test_refuses_members_without_a_name_or_a_key(name: Any, key: Any) -> None:
     assert error.value.code == "MANIFEST-002"
 
 
+@pytest.mark.parametrize("name", ["*", "aggregator", "?", "?stranger"])
+def test_refuses_members_with_a_name_that_means_somebody_else(name: str) -> None:
+    with pytest.raises(SpecError, match="has a meaning in protocols") as error:
+        Member(name, ROSTER[0].key)
+    assert error.value.code == "MANIFEST-002"
+
+
 def content() -> dict[str, Any]:
     plain = codec.loads(FULL.to_bytes())
     assert isinstance(plain, dict)

@@ -61,6 +61,12 @@ def test_everything_else_is_refused(content: str | bytes, tmp_path: Path) -> Non
         load_queries(written(tmp_path, content), SCHEMA)
 
 
+def test_errors_name_the_line(tmp_path: Path) -> None:
+    for block in ("kind = 'sum'\nfeatures = ['age']", "kind = 'count'\nwhere = { ward = 'garden' }"):
+        with pytest.raises(SpecError, match=r"SDQ-002  .*queries\.toml:11  "):
+            load_queries(written(tmp_path, f"{GOOD}[[query]]\n{block}"), SCHEMA)
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for name in ("none", ".", "a\0b"):
         with pytest.raises(SpecError, match="SDQ-002"):

@@ -45,6 +45,37 @@ def test_what_is_no_roster_is_refused(text: str) -> None:
         parse_roster(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("# one\n[[member]\n", 2),
+        ("# one\n\ntitle = 'x'\n" + block("a", KEYS[0].hex()), 3),
+        (block("a", KEYS[0].hex()) + "\n" + block("b", "ab"), 5),
+        (block("a", KEYS[0].hex()) + block("b", KEYS[1].hex()) + block("c", "00" * 32), 7),
+        (block("a", KEYS[0].hex()) + '[[member]]\nname = "b', 5),
+    ],
+)
+def test_errors_name_the_line(text: str, line: int, tmp_path: Path) -> None:
+    (tmp_path / "roster.toml").write_text(text)
+    with pytest.raises(SpecError) as refused:
+        load_roster(tmp_path / "roster.toml")
+    assert f"roster.toml:{line}  " in refused.value.what and refused.value.fix
+
+
+def test_bytes_that_are_no_text_name_their_line(tmp_path: Path) -> None:
+    (tmp_path / "roster.toml").write_bytes(b"# one\n# two\n\xff\n")
+    with pytest.raises(SpecError, match="toml:3  This is not UTF-8 text"):
+        load_roster(tmp_path / "roster.toml")
+
+
+def test_a_roster_has_a_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.study.rosters.MAX_ROSTER", 2)
+    blocks = [block(name, key.hex()) for name, key in zip("abc", KEYS, strict=True)]
+    assert len(parse_roster("".join(blocks[:2]))) == 2
+    with pytest.raises(SpecError, match=r"SERVE-004  roster.toml:7  A roster has at most 2 members"):
+        parse_roster("".join(blocks))
+
+
 @pytest.mark.parametrize("entry", [block("a", "00" * 32), block("a\\nb", KEYS[0].hex()), block("", KEYS[0].hex())])
 def test_names_and_keys_that_cannot_be_used(entry: str) -> None:
     with pytest.raises(SpecError, match="MANIFEST-002"):

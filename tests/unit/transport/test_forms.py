@@ -10,6 +10,8 @@ from shoal.errors import RemoteProtocolError
 from shoal.messages import codec
 from shoal.transport.forms import (
     MAX_CONTROL_BYTES,
+    MAX_VALUES,
+    Enrolled,
     Enrolment,
     Letter,
     Letters,
@@ -79,3 +81,25 @@ def test_any_bytes_give_a_form_or_a_refusal(data: bytes) -> None:
 def test_a_problem_says_what_why_and_how() -> None:
     problem = json.loads(to_json(Problem.of(RemoteProtocolError("AUTH-003", "What.", why="Why.", fix="Fix."), 401)))
     assert problem == {"type": "about:blank", "title": "What.", "status": 401, "code": "AUTH-003", "detail": "Why.", "fix": "Fix."}
+
+
+@pytest.mark.parametrize("kind", [Letters, Published])
+@pytest.mark.parametrize("filling", [b"\x00", b"\x80", b"\xa0"])
+def test_values_are_counted_before_any_is_made(kind: type[Letters] | type[Published], filling: bytes) -> None:
+    data = b"\x9a" + MAX_VALUES.to_bytes(4, "big") + filling * MAX_VALUES
+    with pytest.raises(RemoteProtocolError, match="MSG-001"):
+        from_cbor(data, kind)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"name": name} for name in ("", "a\nb", "x" * 1000, "*", "aggregator", "?", "?1", 7)),
+        *({"position": position} for position in (-1, 1 << 31, True, 1.0, "1")),
+    ],
+)
+def test_a_name_and_a_place_that_nobody_has(changes: dict[str, object]) -> None:
+    good = {"name": "holder-1", "position": 1}
+    assert from_json(json.dumps(good).encode(), Enrolled) == Enrolled(name="holder-1", position=1)
+    with pytest.raises(RemoteProtocolError, match="MSG-005"):
+        from_json(json.dumps({**good, **changes}).encode(), Enrolled)
