@@ -56,6 +56,7 @@ def make_certificates(directory: Path) -> Certificates:
     made = Certificates(directory / "ca.pem", directory / "certificate.pem", directory / "key.pem")
     made.ca.write_bytes(ca.public_bytes(Encoding.PEM))
     made.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
+    made.key.touch(mode=0o600)
     made.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return made
 

@@ -13,6 +13,7 @@ CODES: dict[str, str] = {
     # usage
     "USAGE-001": "A command was given an argument that it does not take, or not in a form that it can read.",
     "USAGE-002": "A part of shoal is needed that is not installed. The message names the extra to install.",
+    "USAGE-003": "A command was interrupted, by its user or by the system. What it had written is whole.",
     # randomness and mechanisms
     "ENTROPY-001": "Something real would have been released with seeded randomness. Seeded randomness is for simulation only.",
     "MECH-001": "A mechanism was asked for with a parameter outside the conditions of its theorem.",

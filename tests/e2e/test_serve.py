@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -10,60 +9,16 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
 
-from certificates import Certificates, make_certificates
+from certificates import Certificates
+from served import ENVIRONMENT, PATIENCE, Coordinator
 from servers import postgres, redis
 from shoal.study.templates import study_text
-
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-PATIENCE = 60
-
-
-class Coordinator:
-    """A process of ``shoal serve``, and what it said."""
-
-    def __init__(self, home: Path, *arguments: str) -> None:
-        command = [sys.executable, "-m", "shoal", "serve", *arguments, "--json"]
-        self.process = subprocess.Popen(command, cwd=home, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        assert select.select([self.process.stdout], [], [], PATIENCE)[0]
-        line = self.process.stdout.readline()
-        assert line, self.process.communicate(timeout=PATIENCE)[1]
-        self.said: dict[str, Any] = json.loads(line)
-
-    @property
-    def url(self) -> str:
-        return str(self.said["address"])
-
-    @property
-    def workers(self) -> list[int]:
-        """Its children, as the kernel knows them."""
-        listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        return [int(pid) for pid in listed.split()]
-
-    def end(self, by: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
-        """Its exit code, and what it said of trouble."""
-        self.process.send_signal(by)
-        _, trouble = self.process.communicate(timeout=PATIENCE)
-        return self.process.returncode, trouble
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture
@@ -74,15 +29,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def started(stack: ExitStack, home: Path, *arguments: str) -> Coordinator:
-    coordinator = Coordinator(home, *arguments)
-
-    def clear() -> None:
-        if coordinator.process.poll() is None:
-            coordinator.process.kill()
-            coordinator.process.communicate()
-
-    stack.callback(clear)
-    return coordinator
+    return stack.enter_context(Coordinator(home, *arguments))
 
 
 def gone(pid: int) -> bool:

@@ -6,12 +6,6 @@ import json as json_format
 from pathlib import Path
 
 from shoal.cli.output import emit
-from shoal.clock import SystemClock
-from shoal.entropy import SystemEntropy
-from shoal.participant.identity import master
-from shoal.participant.journal import Journal
-from shoal.participant.ledger_file import default_path
-from shoal.study.manifest import Member
 
 
 def identity(*, name: str = "your name here", ledger: Path | None = None, json: bool = False) -> None:
@@ -29,10 +23,17 @@ def identity(*, name: str = "your name here", ledger: Path | None = None, json: 
     json
         Print one JSON object.
     """
+    from shoal.clock import SystemClock
+    from shoal.entropy import SystemEntropy
+    from shoal.participant.identity import master
+    from shoal.participant.journal import Journal
+    from shoal.participant.ledger_file import default_path
+    from shoal.study.manifest import Member
+
     path = ledger or default_path()
     with Journal(path, SystemClock()) as journal:
         member = Member(name, master(journal, SystemEntropy()).public)
     block = f"[[member]]\nname = {json_format.dumps(member.name, ensure_ascii=False)}\nkey = {json_format.dumps(member.key.hex())}"
-    emit(
-        {"name": member.name, "key": member.key.hex(), "ledger": str(path)}, block, json=json, next_command="shoal join URL --data rows.csv"
-    )
+    # What follows is a comment, so that all of it can be appended to a roster.
+    text = f"{block}\n\n# next      shoal join URL --data rows.csv"
+    emit({"name": member.name, "key": member.key.hex(), "ledger": str(path)}, text, json=json)

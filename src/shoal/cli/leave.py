@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from shoal.cli.join_view import sent_data, sent_text
 from shoal.cli.output import emit
-from shoal.clock import SystemClock
-from shoal.entropy import SystemEntropy
-from shoal.errors import ShoalError, TransportError, UsageError
+from shoal.cli.picking import pick
+from shoal.errors import RemoteProtocolError, ShoalError, TransportError
 from shoal.names import counted, shell_word, shown
-from shoal.participant.client import Client, RefusedError
-from shoal.participant.identity import identity_for, seed_of
-from shoal.participant.journal import Joined, Journal
-from shoal.participant.ledger_file import LedgerFile, default_path
-from shoal.privacy.ledger import HELD, Entry
-from shoal.privacy.rounding import from_grains, show
-from shoal.study.manifest import Manifest, short
+
+if TYPE_CHECKING:
+    from shoal.participant.journal import Joined, Journal
+    from shoal.privacy.ledger import Entry
 
 
 def leave(study: str, /, *, ledger: Path | None = None, ca: Path | None = None, json: bool = False) -> None:
     """Leave a study: what was drawn and not sent is voided, and its cost is free again. What was sent stays sent, and stays spent.
+
+    A voided question stays unanswered for ever, also if you join the study again: another draw for it would be a second answer.
 
     Parameters
     ----------
@@ -34,69 +33,83 @@ def leave(study: str, /, *, ledger: Path | None = None, ca: Path | None = None, 
     json
         Print one JSON object.
     """
+    from shoal.cli.join_view import sent_data, sent_text
+    from shoal.clock import SystemClock
+    from shoal.participant.journal import Journal
+    from shoal.participant.ledger_db import is_there
+    from shoal.participant.ledger_file import LedgerFile, default_path
+    from shoal.participant.session import void_held
+    from shoal.privacy.rounding import from_grains, show
+    from shoal.study.manifest import short
+
     clock, path = SystemClock(), ledger or default_path()
+    if not is_there(path):
+        # Whoever looks into a ledger makes it.
+        pick(study, {}, _where(path))
     with LedgerFile(path, clock) as book, Journal(path, clock) as journal:
-        joined = find(journal, study)
+        joined = find(journal, study, _where(path))
         # Whoever takes part at this moment could send what is voided here.
         with journal.hold(joined.study):
-            voided = _void(book, joined.study)
+            voided = void_held(book, joined.study)
             journal.stand(joined.study, "left")
             told = asyncio.run(_tell(journal, joined, ca))
         entries = [entry for entry in book.entries() if entry.study == joined.study]
     digest = short(bytes.fromhex(joined.study))
-    epsilon = sum(entry.cost for entry in voided)
+    epsilon, sent = sum(entry.cost for entry in voided), sent_data(entries)
     data = {
         "study": joined.study,
         "title": joined.title,
         "voided": {"questions": len(voided), "epsilon": float(from_grains(epsilon))},
-        "sent": sent_data(entries),
+        "sent": sent,
         "coordinator": {"url": joined.url, "error": None if told is None else told.to_dict()},
     }
     lines = [
         f"left      {shown(joined.title)}, digest {digest}",
-        f"voided    {counted(len(voided), 'answer')} not sent, epsilon {show(from_grains(epsilon))}, which is free again",
-        f"stays     {sent_text(entries)}: what was sent stays sent, and stays spent",
+        f"voided    {_voided(voided, show(from_grains(epsilon)))}",
+        f"stays     {sent_text(entries)}{'; what was sent stays sent, and stays spent' if sent['questions'] else ''}",
         f"told      {_told(joined, told)}",
     ]
-    again = f"shoal leave {shell_word(joined.study[:12])}"
-    emit(data, "\n".join(lines), json=json, next_command=again if isinstance(told, TransportError) else "shoal ledger show")
+    options = "" if ledger is None else f" --ledger {shell_word(ledger)}"
+    again = f"shoal leave {joined.study[:12]}{options}{'' if ca is None else f' --ca {shell_word(ca)}'}"
+    next_command = again if isinstance(told, TransportError) else f"shoal ledger show{options}"
+    emit(data, "\n".join(lines), json=json, next_command=next_command)
 
 
-def find(journal: Journal, name: str) -> Joined:
-    """The study whose digest begins so, or whose title this is.
-
-    Raises
-    ------
-    UsageError
-        ``USAGE-001``: there is none, or more than one.
-    """
-    digits, studies = name.lower().replace("-", ""), journal.studies()
-    found = [one for one in studies if name == one.title or (digits and one.study.startswith(digits))]
-    if len(found) == 1:
-        return found[0]
-    listed = ", ".join(f"{shown(one.title)} ({one.study[:12]})" for one in found or studies) or "none"
-    what = f"More than one study is {name!a:.80}" if found else f"You are in no study {name!a:.80}"
-    raise UsageError("USAGE-001", f"{what}: {listed}.", fix="Give its title, or enough digits of its digest.")
+def find(journal: Journal, name: str, where: str) -> Joined:
+    """The study whose digest begins so, or whose title this is; ``USAGE-001`` where there is none, or more than one."""
+    studies = {one.study: one for one in journal.studies()}
+    return studies[pick(name, {digest: one.title for digest, one in studies.items()}, where)]
 
 
-def _void(book: LedgerFile, study: str) -> list[Entry]:
-    """Give up all that is held for a study."""
-    held = [entry for entry in book.pending() if entry.study == study and entry.state in HELD]
-    for entry in held:
-        book.void(study, entry.release.question)
-    return held
+def _where(path: Path) -> str:
+    return f"In the ledger {shown(str(path))}"
+
+
+def _voided(voided: Sequence[Entry], epsilon: str) -> str:
+    n = len(voided)
+    if n == 0:
+        return "nothing: no answer was drawn and not sent"
+    questions = "its question stays" if n == 1 else "their questions stay"
+    price = f"epsilon {epsilon} ({voided[0].event.scope})"
+    return f"{counted(n, 'answer')} not sent, {price}, which is free again; {questions} unanswered, also if you join again"
 
 
 async def _tell(journal: Journal, joined: Joined, ca: Path | None) -> ShoalError | None:
     """Tell the coordinator, if it knows of the participant; why it does not know now, if so."""
     if joined.name is None:
         return None
+    from shoal.clock import SystemClock
+    from shoal.entropy import SystemEntropy
+    from shoal.participant.client import Client
+    from shoal.participant.identity import identity_for, seed_of
+    from shoal.study.manifest import Manifest
+
     entropy = SystemEntropy()
     identity = identity_for(Manifest.from_bytes(joined.manifest), seed_of(journal, entropy))
     async with Client(joined.url, SystemClock(), entropy, ca=ca) as client:
         try:
             await client.leave(joined.study, identity)
-        except (TransportError, RefusedError) as error:
+        except (TransportError, RemoteProtocolError) as error:
             return error
     return None
 
@@ -106,4 +119,8 @@ def _told(joined: Joined, error: ShoalError | None) -> str:
         return "nobody: the coordinator does not know of you"
     if error is None:
         return f"the coordinator at {shown(joined.url)}"
-    return f"not the coordinator at {shown(joined.url)}: {error.what}"
+    if error.code == "ENROL-001":
+        return f"nobody: the coordinator at {shown(joined.url)} does not know of you any more"
+    # Its first words would be the address again.
+    reason = error.why if error.code == "NET-001" and error.why else error.what
+    return f"not the coordinator at {shown(joined.url)}: {reason}"

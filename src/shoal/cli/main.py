@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from cyclopts import App, CycloptsError, Parameter, Token, convert
+from cyclopts import App
 
-from shoal import __version__
+from shoal import __version__, command_lines
 from shoal.cli.output import emit_error
-from shoal.errors import ShoalError, UsageError
-from shoal.names import shown
 
 COMMANDS = {
     "hello": ("shoal.cli.hello:hello", "The demonstration: what would leave a person's device, and what that can reveal."),
@@ -23,6 +20,7 @@ COMMANDS = {
     "simulate": ("shoal.cli.simulate:simulate", "Simulate a study on a table: what would be learned, beside no privacy."),
     "serve": ("shoal.cli.serve:serve", "Publish studies, and coordinate them over HTTP until told to stop."),
     "join": ("shoal.cli.join:join", "Take part in a study: read its label, agree, answer."),
+    "close": ("shoal.cli.close:close", "End a study of a coordinator before its time, as its analyst."),
     "leave": ("shoal.cli.leave:leave", "Leave a study; what was already sent stays sent."),
     "identity": ("shoal.cli.identity:identity", "Print your public key, for the roster of a study."),
     "ledger": ("shoal.cli.ledger:app", "What was spent, on what, for whom: show, verify, limit, export."),
@@ -30,45 +28,30 @@ COMMANDS = {
     "audit": ("shoal.cli.audit:app", "Measure a lower bound on epsilon and hold it against the claim."),
 }
 
+_HELP = "shoal --help lists the commands, shoal COMMAND --help their options."
+
 
 def _app(chosen: str) -> App:
     """The commands, each with its summary; the chosen one speaks for itself, by its docstring."""
-    app = App(
-        name="shoal",
+    app = command_lines.make_app(
+        "shoal",
         help="Learn from the shoal, not the fish: train models together on sensitive rows without trusting anyone with them.",
         version=__version__,
-        help_format="markdown",
-        default_parameter=Parameter(converter=_value),
     )
     for name, (target, summary) in COMMANDS.items():
         app.command(target, name=name, help=None if name == chosen else summary)
     return app
 
 
-def _value(kind: Any, tokens: Sequence[Token]) -> Any:
-    """What an option was given, of every command; whole numbers are never rounded to, as the parser would do."""
-    if kind is int and any("." in token.value for token in tokens):
-        raise ValueError(f"{shown(tokens[0].value)} is not a whole number.")
-    return convert(kind, tokens)
+def _is_for_programs(arguments: Sequence[str]) -> bool:
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return any(option == "--json" or option.startswith("--json=") for option in options)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code; errors are printed in sentences."""
-    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    json = any(option == "--json" or option.startswith("--json=") for option in options)
-    try:
-        app = _app(arguments[0] if arguments else "")
-        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
-    except ShoalError as error:
-        emit_error(error, json=json)
-        return error.exit_code
-    except CycloptsError as error:
-        what = " ".join(str(error).split())
-        emit_error(UsageError("USAGE-001", what, fix="shoal --help lists the commands, shoal COMMAND --help their options."), json=json)
-        return UsageError.exit_code
-    except SystemExit as end:  # a verdict that is no error, such as an audit's
-        return int(end.code or 0)
-    return 0
+    app = _app(arguments[0] if arguments else "")
+    return command_lines.run(app, arguments, partial(emit_error, json=_is_for_programs(arguments)), _HELP)
 
 
 def main() -> None:
@@ -77,9 +60,7 @@ def main() -> None:
         if getattr(sys, name) is None:  # closed by whoever started us: there is nobody to speak to
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - it lives as long as we do
         getattr(sys, name).reconfigure(errors="backslashreplace")
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        # Whoever ends us from outside gets what an interruption gets: nothing half-written, no child left behind.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    command_lines.heed_termination()
     try:
         code = run(sys.argv[1:])
         sys.stdout.flush()
@@ -89,8 +70,8 @@ def main() -> None:
         # Every file of ours is written with errors of its own; what is left is that the result could not be printed.
         print(f"The result could not be printed: {error.strerror}.", file=sys.stderr)
         code = _hang_up()
-    except KeyboardInterrupt:
-        code = 130
+    except KeyboardInterrupt as error:  # while the result waits for its reader
+        code = command_lines.interrupted(error, partial(emit_error, json=False))
     sys.exit(code)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json as json_format
+import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 MOST_WORKERS = 256
 MOST_INVITATIONS = 100_000
+
+_LINES = {"ends": "ends", "join": "join", "because": "reason", "model": "model"}
+"""What is said of a study, where there is something to say: words in front of it, and where it is."""
 
 
 def serve(
@@ -86,21 +91,27 @@ def serve(
     asked = {} if queries is None else _asked(queries, manifests)
     # All of the above is done without what a coordinator needs, which may not be installed.
     _check_installed()
-    from shoal.coordinator.aggregators import check_servable
-    from shoal.coordinator.listening import check_exposure, listen, tls_context, url_of
+    from shoal.coordinator.listening import check_exposure, is_open_to_others, listen, resolve, tls_context, url_for_others, url_of
+    from shoal.coordinator.publishing import A_DAY, hosted_of
     from shoal.coordinator.settings import Settings
 
     for manifest in manifests:
-        check_servable(manifest)
+        # Whatever its time: it may have begun long ago.
+        hosted_of(manifest, 0, patience=A_DAY, by_invitation=False, queries=asked.get(manifest.digest.hex(), ()))
     if (tls_cert is None) != (tls_key is None):
         raise UsageError("SERVE-002", "TLS needs a certificate and its key; only one of them is given.", fix="--tls-cert F --tls-key F")
     has_tls = tls_cert is not None and tls_key is not None
+    resolve(host, port)
     check_exposure(host, has_tls=has_tls, without_tls=without_tls)
     if tls_cert is not None and tls_key is not None:
         tls_context(tls_cert, tls_key)
+        if is_open_to_others(tls_key):
+            warning = f"Every user of this machine can read the key {shown(str(tls_key))}: chmod o-r {shell_word(tls_key)}"
+            print(f"warning     {warning}", file=sys.stderr)
     settings = Settings(store, models, None if tls_cert is None else str(tls_cert), None if tls_key is None else str(tls_key))
     with listen(host, port) as listener:
-        notice = Notice(url_of(host, listener, has_tls=has_tls), store.partition(":")[0], json)
+        address = url_of(host, listener, has_tls=has_tls)
+        notice = Notice(address, url_for_others(host, address, has_tls=has_tls), json)
         try:
             _open_up(notice, settings, manifests, asked, invite, None if patience is None else round(1000 * patience))
             if workers == 1:
@@ -119,14 +130,21 @@ def serve(
 
 @dataclass
 class Notice:
-    """What is said when the coordinator listens; once."""
+    """What is said when the coordinator listens; once.
+
+    Parameters
+    ----------
+    address, reached_at
+        Where it listens, and what participants are told.
+    """
 
     address: str
-    store: str
+    reached_at: str
     json: bool
     studies: list[dict[str, Any]] = field(default_factory=list)
     analyst_key: str | None = field(default=None, repr=False)
     invitations: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    lacks_invitations: bool = False
     is_shown: bool = False
 
     @property
@@ -145,19 +163,26 @@ class Notice:
         return {"address": self.address, "studies": self.studies, **secret, "invitations": self.invitations}
 
     def __str__(self) -> str:
-        lines = [f"listens     {self.address}   (ends with Ctrl-C; goes on where it was when it is started again)"]
+        lines = [f"listens     {self.address}   (stops with Ctrl-C; goes on where it was when it is started again)"]
         for one in self.studies:
             label = one["label"]
             lines += ["", f"study       {one['title']}   {one['short']}   {one['standing']}"]
             lines += [f"            {label['protocol']}, trust {label['trust']}: {one['price']}"]
-            lines += [f"join        {one['join']}"] if one["status"] == "open" else []
+            lines += [f"{word:<12}{one[key]}" for word, key in _LINES.items() if one[key] is not None]
             lines += [f"invitation  {code}" for code in self.invitations.get(one["digest"], ())]
         lines += [] if self.studies else ["", "There is no study yet: shoal serve STUDY publishes one."]
+        if "//HOST" in self.reached_at:
+            lines += ["", "HOST stands for the name by which participants reach this coordinator."]
         if self.invitations:
             lines += ["", "Each invitation is for one participant. They are shown this once."]
+        if self.lacks_invitations:
+            lines += ["", "No invitation was made: --invite is for studies that begin now, and have no roster."]
         if self.analyst_key is not None:
             lines += ["", f"analyst's key  {self.analyst_key}"]
-            lines += ["It publishes and closes studies. It is shown this once: keep it where only the analyst can read it."]
+            lines += [
+                "It is shown this once: keep it where only the analyst can read it. It publishes studies, and ends them before their time:"
+            ]
+            lines += [f"shoal close {shell_word(self.reached_at)} STUDY --key-file FILE"]
         return "\n".join(lines)
 
 
@@ -171,40 +196,52 @@ def _open_up(
 ) -> None:
     """Publish what is new, make the analyst's key at the first start, and note what is to be told."""
     from shoal.coordinator.models import open_models
-    from shoal.coordinator.publishing import draw_invitations, first_start, publish
+    from shoal.coordinator.publishing import draw_invitations, first_start, hosted_of, publish
     from shoal.coordinator.store.opening import open_store
 
     entropy, now = SystemEntropy(), round(1000 * SystemClock().now().timestamp())
-    with open_store(settings.store) as store, open_models(settings.models, settings.store):
-        new = set()
-        for manifest in manifests:
-            digest = manifest.digest.hex()
-            codes = () if manifest.roster else draw_invitations(n_invitations, entropy)
-            queries = asked.get(digest, ())
-            _, is_new = publish(store, manifest, now, patience=patience, invitations=codes, queries=queries)
-            if is_new:
-                new.add(digest)
-                notice.invitations |= {digest: codes} if codes else {}
+    with ExitStack() as stack:
+        if settings.models is not None:
+            # They come first: where they cannot be reached, no file of a store is left behind.
+            stack.enter_context(open_models(settings.models, settings.store))
+        store = stack.enter_context(open_store(settings.store))
+        begins = {one.digest.hex(): one for one in manifests if store.study(one.digest.hex()) is None}
+        codes = {digest: () if one.roster else draw_invitations(n_invitations, entropy) for digest, one in begins.items()}
+        # Where one of them cannot be published, none is.
+        for digest, one in begins.items():
+            hosted_of(one, now, patience=patience, by_invitation=bool(codes[digest]), queries=asked.get(digest, ()))
+        for digest, one in begins.items():
+            _, is_new = publish(store, one, now, patience=patience, invitations=codes[digest], queries=asked.get(digest, ()))
+            notice.invitations |= {digest: codes[digest]} if is_new and codes[digest] else {}
         _, notice.analyst_key = first_start(store, entropy)
+        notice.lacks_invitations = n_invitations > 0 and not notice.invitations
         served = store.studies()
-        notice.studies = [_described(hosted, notice.address, hosted.digest in new, len(served)) for hosted in served]
+        notice.studies = [_described(hosted, notice.reached_at, hosted.digest in begins, len(served)) for hosted in served]
 
 
 def _described(hosted: Hosted, address: str, is_new: bool, n_studies: int) -> dict[str, Any]:
+    from shoal.coordinator.publishing import end_of
+    from shoal.transport.routes import study_route
+
     manifest = Manifest.from_bytes(hosted.manifest)
     plan = make_plan(manifest.study, manifest.digest)
     label = plan.statement(digest=manifest.short)
     which = f" --study {hosted.digest[:12]}" if n_studies > 1 else ""
     invitation = " --invitation CODE" if hosted.by_invitation else ""
+    is_open = hosted.status == "open"
     return {
         "digest": hosted.digest,
         "short": manifest.short,
         "title": label.title,
         "status": hosted.status,
         "is_new": is_new,
-        "standing": "begins" if is_new else "goes on" if hosted.status == "open" else hosted.status,
+        "standing": "begins" if is_new else "goes on" if is_open else hosted.status,
         "price": str(plan.everything),
-        "join": f"shoal join {shell_word(address)} --data rows.csv{which}{invitation}",
+        "patience_seconds": hosted.patience / 1000,
+        "ends": end_of(manifest, hosted) if is_open else None,
+        "join": f"shoal join {shell_word(address)} --data rows.csv{which}{invitation}" if is_open else None,
+        "reason": None if hosted.reason is None else " ".join(hosted.reason.split()),
+        "model": f"{address}{study_route(hosted.digest, 'model')}" if hosted.status == "done" else None,
         "label": label.to_dict(),
     }
 
@@ -220,8 +257,11 @@ def _asked(path: Path, manifests: Sequence[Manifest]) -> dict[str, tuple[Query, 
     """The counts by the digest of the study that they are asked of."""
     allowing = [manifest for manifest in manifests if manifest.study.protocol == "sdq" and manifest.study.queries is not None]
     if len(allowing) != 1:
-        what = f"{shown(str(path))} is for one sdq study with [queries]; there are {len(allowing)}."
-        raise SpecError("SDQ-002", what, fix="Start each such study with its own --queries, or leave them out.")
+        what = (
+            f"{shown(str(path))} is for one study of sdq with [queries], and {len(allowing) or 'none'} of those that are named have them."
+        )
+        fix = "Start each such study by itself, with its own --queries." if allowing else "Name the study's file, or leave --queries out."
+        raise SpecError("SDQ-002", what, fix=fix)
     return {allowing[0].digest.hex(): load_queries(path, allowing[0].study.schema())}
 
 

@@ -16,12 +16,20 @@ from shoal.clock import SystemClock
 from shoal.entropy import SystemEntropy
 from shoal.errors import StoreError, UsageError
 from shoal.participant.journal import Journal
+from shoal.participant.ledger_file import LedgerFile
 from shoal.participant.session import opened
+from shoal.privacy.ledger import Entry
+from shoal.privacy.records import State
 
 __all__ = ["folder"]
 
 DDML = manifest_of("ddml", 3, ddml={"n_instances": 2, "admission": "signed"}, privacy={"epsilon": 4.0, "n_updates": 2})
 PFDS = manifest_of("pfds", 3, pfds={"n_holders": 3})
+
+
+def entries(path: Path) -> tuple[Entry, ...]:
+    with LedgerFile(path, SystemClock()) as ledger:
+        return ledger.entries()
 
 
 def take_up(path: Path, coordinator: Live) -> None:
@@ -41,9 +49,11 @@ def test_what_was_sent_stays_sent_and_the_coordinator_is_told(folder: Path, caps
         leave(DDML.short, ledger=folder / "me.db")
         printed = capsys.readouterr().out
         assert coordinator.totals(DDML).enrolled == 0
-    assert "voided    0 answers not sent, epsilon 0, which is free again" in printed
-    assert "stays     2 answers, " in printed and "epsilon 4.0: what was sent stays sent, and stays spent" in printed
-    assert f"told      the coordinator at {coordinator.url}" in printed and printed.endswith("next      shoal ledger show\n")
+    assert "voided    nothing: no answer was drawn and not sent" in printed
+    assert "stays     2 answers, " in printed and "epsilon 4.0, delta 0 (unit: update, relation: replace)" in printed
+    assert "what was sent stays sent, and stays spent" in printed
+    assert f"told      the coordinator at {coordinator.url}\n" in printed
+    assert printed.endswith(f"next      shoal ledger show --ledger {folder / 'me.db'}\n")
     with Journal(folder / "me.db", SystemClock()) as journal:
         assert journal.studies()[0].standing == "left"
 
@@ -55,7 +65,8 @@ def test_a_coordinator_that_is_gone_is_told_later(folder: Path, capsys: pytest.C
     leave("Wind, by ddml", ledger=folder / "me.db")
     printed = capsys.readouterr().out
     assert f"told      not the coordinator at {coordinator.url}: " in printed
-    assert printed.endswith(f"next      shoal leave {DDML.digest.hex()[:12]}\n")
+    assert printed.count(coordinator.url) == 1
+    assert printed.endswith(f"next      shoal leave {DDML.digest.hex()[:12]} --ledger {folder / 'me.db'}\n")
     leave(DDML.digest.hex(), ledger=folder / "me.db", json=True)
     assert json.loads(capsys.readouterr().out)["coordinator"]["error"]["code"] == "NET-001"
 
@@ -67,13 +78,49 @@ def test_a_coordinator_that_never_knew_is_not_told(folder: Path, capsys: pytest.
     assert "told      nobody: the coordinator does not know of you" in capsys.readouterr().out
 
 
+def test_what_was_drawn_and_not_sent_is_voided_and_free_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, data = folder / "me.db", str(write_csv(folder / "rows.csv", 5))
+    with live(folder, DDML) as coordinator:
+        join(coordinator.url, ledger=path, data=data, preview=True, json=True)
+        assert [entry.state for entry in entries(path)] == [State.STORED]
+        capsys.readouterr()
+        leave(DDML.short, ledger=path)
+        printed = capsys.readouterr().out
+    assert [entry.state for entry in entries(path)] == [State.VOIDED]
+    assert "voided    1 answer not sent, epsilon 2.0 (update, replace, against " in printed
+    assert "), which is free again; its question stays unanswered, also if you join again" in printed
+    assert "stays     nothing\n" in printed
+
+
+def test_who_has_left_can_say_so_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, data = folder / "me.db", str(write_csv(folder / "rows.csv", 5))
+    with live(folder, DDML) as coordinator:
+        join(coordinator.url, ledger=path, data=data, yes=True, max_epsilon="4", json=True)
+        before = entries(path)
+        leave(DDML.short, ledger=path)
+        capsys.readouterr()
+        leave(DDML.short, ledger=path)
+        assert coordinator.totals(DDML).enrolled == 0 and entries(path) == before
+    assert f"told      nobody: the coordinator at {coordinator.url} does not know of you any more\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ["", "ffff", "Another study"])
 def test_a_study_that_is_not_there_is_a_sentence_with_those_that_are(name: str, folder: Path) -> None:
     with live(folder, PFDS) as coordinator:
         take_up(folder / "me.db", coordinator)
-    with pytest.raises(UsageError, match="You are in no study") as refused:
+    with pytest.raises(UsageError, match="There is no study") as refused:
         leave(name, ledger=folder / "me.db")
-    assert "Wind, by pfds" in refused.value.what
+    assert name in refused.value.what
+    assert refused.value.why == f"In the ledger {folder / 'me.db'}: Wind, by pfds ({PFDS.digest.hex()[:12]})."
+    with Journal(folder / "me.db", SystemClock()) as journal:
+        assert [one.standing for one in journal.studies()] == ["agreed"]
+
+
+def test_who_is_in_no_study_is_told_so_and_no_ledger_is_made(folder: Path) -> None:
+    with pytest.raises(UsageError, match="There is no study") as refused:
+        leave("ffff", ledger=folder / "me.db")
+    assert refused.value.why == f"In the ledger {folder / 'me.db'}: no study."
+    assert list(folder.iterdir()) == []
 
 
 def test_nobody_leaves_while_another_process_takes_part(folder: Path) -> None:

@@ -76,7 +76,10 @@ def test_errors_are_objects_for_programs(capsys: pytest.CaptureFixture[str], tmp
 def test_import_and_help_stay_light() -> None:
     script = "import sys; from shoal.cli.main import run; run(['--help']); print(*sorted(sys.modules), file=sys.stderr)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stderr.split()
-    assert not {"scipy", "sklearn", "pandas", "polars", "matplotlib", "pyarrow", "numpy"} & set(loaded)
+    assert not {"scipy", "sklearn", "pandas", "polars", "matplotlib", "pyarrow", "numpy", "pydantic", "httpx2", "asyncio"} & set(loaded)
+    # No command is loaded either.
+    ours = {name for name in loaded if name.startswith("shoal.")}
+    assert ours == {"shoal.cli", "shoal.cli.main", "shoal.cli.output", "shoal.command_lines", "shoal.errors", "shoal.names"}
 
 
 def test_module_and_command_are_the_same() -> None:

@@ -14,7 +14,9 @@ from certificates import make_certificates
 from shoal.cli import serve as command
 from shoal.cli.main import run
 from shoal.coordinator.connections import Server
+from shoal.coordinator.listening import listen
 from shoal.coordinator.publishing import key_digest
+from shoal.coordinator.store.base import Ending
 from shoal.coordinator.store.opening import open_store
 from shoal.crypto.roster import Identity
 from shoal.study.templates import study_text
@@ -96,6 +98,33 @@ def test_speaks_to_people(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert printed.count("join        shoal join http://127.0.0.1:") == 2 and printed.count("--invitation CODE") == 2
     later = serve(capsys, monkeypatch)
     assert later.count("goes on") == 3 and "invitation  " not in later and "analyst's key" not in later
+    assert "No invitation was made" not in later
+    assert "No invitation was made" in serve(capsys, monkeypatch, study("anonml"), "--invite", "2")
+
+
+def test_says_how_long_it_waits_and_how_a_study_has_ended(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = serve(capsys, monkeypatch, study("ddml"), study("anonml"), "--patience", "5400")
+    assert printed.count("ends        ") == 2 and printed.count("or after 1.5 hours, at 20") == 2
+    assert "shoal close http://127.0.0.1:" in printed and " STUDY --key-file FILE" in printed
+    with open_store("sqlite:coordinator.db") as store:
+        done, closed = (hosted.digest for hosted in store.studies())
+        store.end(done, Ending("done", b"{}"))
+        store.end(closed, Ending("failed", reason="DDML-002  Too few.\n  why       Nobody came."))
+    later = serve(capsys, monkeypatch)
+    assert "ends   " not in later and "join   " not in later
+    assert "because     DDML-002 Too few. why Nobody came.\n" in f"{later}\n" and f"/v1/studies/{done}/model" in later
+    first, second = serve(capsys, monkeypatch, "--json")["studies"]
+    assert (first["patience_seconds"], first["ends"], first["join"], second["model"]) == (5400.0, None, None, None)
+
+
+def test_of_several_studies_all_are_published_or_none(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = study("ddml", ("[participation]", "[participation]\ncloses = 2020-01-01T00:00:00Z"))
+    assert run(["serve", study("anonml"), closed, "--port", "0", "--invite", "1"]) == 3
+    printed = capsys.readouterr()
+    assert printed.err.startswith("HOST-003  The study closed") and printed.out == ""
+    with open_store("sqlite:coordinator.db") as store:
+        assert store.studies() == ()
+    assert serve(capsys, monkeypatch, study("anonml"), "--invite", "1", "--json")["analyst_key"]
 
 
 def test_an_empty_store_is_served_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,6 +175,22 @@ def test_other_machines_are_not_let_in_without_tls(capsys: pytest.CaptureFixture
     assert refused(capsys, path, "--host", "0.0.0.0", "--tls-cert", str(made.certificate)) == "SERVE-002"
     assert refused(capsys, path, "--tls-cert", str(made.ca), "--tls-key", str(made.key)) == "SERVE-002"
     assert refused(capsys, path, "--host", "203.0.113.9", "--without-tls") == "SERVE-001"
+    assert refused(capsys, path, "--host", "") == "SERVE-001"
+    assert run(["serve", path, "--host", "no.such.host.invalid"]) == 2
+    assert "neither an address nor a name" in capsys.readouterr().err
+
+
+def test_a_key_that_everyone_can_read_is_a_warning(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    made = make_certificates(home)
+    files = ("--tls-cert", str(made.certificate), "--tls-key", str(made.key), "--host", "0.0.0.0")
+    printed = serve(capsys, monkeypatch, study("anonml"), *files)
+    assert "listens     https://0.0.0.0:" in printed and "join        shoal join https://HOST:" in printed
+    made.key.chmod(0o644)
+    with listen("127.0.0.1", 0) as taken:
+        assert run(["serve", *files[:4], "--port", str(taken.getsockname()[1])]) == 2
+    warned = capsys.readouterr().err
+    assert warned.startswith("warning     Every user of this machine can read the key ") and "chmod o-r" in warned
+    assert "SERVE-001  Nothing can listen on 127.0.0.1" in warned
 
 
 def test_without_tls_by_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,13 +208,22 @@ def test_without_tls_by_name(capsys: pytest.CaptureFixture[str], monkeypatch: py
         ["--workers", "2", "--models", "memory:"],
         ["--store", "oracle:x"],
         ["--models", "etcd://x"],
+        ["--models", "redis://127.0.0.1:1/models"],
     ],
 )
 def test_options_that_make_no_sense(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    before = {"anonml.toml"} if options[0] != "--models" else {"anonml.toml", "coordinator.db"}
     assert run(["serve", study("anonml"), "--port", "0", *options]) == 2
     assert capsys.readouterr().err.startswith("USAGE-001")
-    assert {path.name for path in Path().iterdir()} == before
+    assert {path.name for path in Path().iterdir()} == {"anonml.toml"}
+
+
+@pytest.mark.parametrize("options", [["--models", "redis://:hidden@127.0.0.1:1/0"], ["--store", "postgresql://u:hidden@127.0.0.1:1/db"]])
+def test_a_database_that_is_away_is_a_sentence(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    path = study("anonml")
+    assert run(["serve", path, "--port", "0", *options]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("STORE-001  ") and "no server answers there" in error and "hidden" not in error
+    assert {path.name for path in Path().iterdir()} == {"anonml.toml"}
 
 
 def test_a_key_that_was_made_is_shown_whatever_comes_next(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -470,7 +470,7 @@ class TestPrivacy:
 
     def test_with_a_delta_it_says_both(self) -> None:
         statement = fitted(**SUMS, epsilon=0.5, delta=1e-6, max_colluders=1).privacy_
-        assert statement.epsilon <= 0.5 and statement.delta == 1e-6 and "up to 1 colluding holders" in str(statement.scope)
+        assert statement.epsilon <= 0.5 and statement.delta == 1e-6 and "up to 1 colluding holder" in str(statement.scope)
 
     @pytest.mark.parametrize("settings", [{}, SUMS, PAPER], ids=str)
     def test_without_noise_there_is_no_guarantee(self, settings: dict[str, Any]) -> None:

@@ -256,7 +256,7 @@ class TestPrivacy:
     def test_prints_as_the_label_of_a_simulation(self, fit: Any) -> None:
         statement = fit(epsilon=0.5, max_colluders=1).privacy_
         assert statement.epsilon == 0.5 and statement.delta == 0 and statement.simulated
-        assert str(statement.scope) == "record, add-remove, against the miner and up to 1 colluding databases"
+        assert str(statement.scope) == "record, add-remove, against the miner and up to 1 colluding database"
         assert SIMULATED in flat(statement) and "epsilon 0.5, delta 0" in flat(statement)
         assert "how many rows there are in all: here it is the declared size" in statement.not_covered
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from shoal.domain import Feature, Numeric, Schema
 from shoal.errors import LocalProtocolError, SpecError
 from shoal.mechanisms.base import check_delta, check_epsilon
+from shoal.names import counted
 from shoal.privacy.events import Relation, Scope, Unit
 from shoal.protocols.pfds.coding import coded_schema
 from shoal.protocols.sdq.params import cells_of as cut
@@ -164,7 +165,7 @@ class Params:
         if self.max_colluders == 0:
             # A holder that takes its own share of the noise away is a colluder of one.
             return "all who read the sums or the release and hold none of the data"
-        return f"all who read the sums or the release, and up to {self.max_colluders} colluding holders"
+        return f"all who read the sums or the release, and up to {counted(self.max_colluders, 'colluding holder')}"
 
 
 @dataclass(frozen=True)

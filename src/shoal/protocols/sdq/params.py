@@ -14,6 +14,7 @@ import numpy.typing as npt
 from shoal.domain import Categorical, Feature, Numeric, Schema
 from shoal.errors import SpecError
 from shoal.mechanisms.base import check_epsilon
+from shoal.names import counted
 from shoal.privacy.events import Relation, Scope, Unit
 
 Ints = npt.NDArray[np.int64]
@@ -163,7 +164,7 @@ class Params:
         if self.max_colluders == 0:
             # A database that reads the model and takes its own share of the noise away is a colluder of one.
             return "the miner and everyone who holds none of the databases"
-        return f"the miner and up to {self.max_colluders} colluding databases"
+        return f"the miner and up to {counted(self.max_colluders, 'colluding database')}"
 
 
 @dataclass(frozen=True)
