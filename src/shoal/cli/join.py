@@ -189,7 +189,11 @@ def _table(offer: Offer, source: str) -> Table | None:
     if not source:
         return None
     table = read_table(source)
-    encode(offer.manifest, table)
+    _, labels = encode(offer.manifest, table)
+    if offer.manifest.study.protocol == "ddml" and not len(labels):
+        raise UsageError(
+            "USAGE-001", f"{shown(source)} has no rows, and so nothing to improve the model by.", fix="Give a table with rows."
+        )
     return table
 
 

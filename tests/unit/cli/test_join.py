@@ -108,6 +108,12 @@ def test_without_consent_nothing_happens(
     assert not (folder / "me.db").exists() or not entries(folder / "me.db")
 
 
+def test_a_device_without_rows_does_not_join(call: Callable[..., dict[str, Any]], folder: Path, coordinator: Live) -> None:
+    with pytest.raises(UsageError, match="has no rows"):
+        call(DDML, data=str(write_csv(folder / "none.csv", 0)), yes=True, max_epsilon="4")
+    assert coordinator.totals(DDML).enrolled == 0
+
+
 def test_without_a_terminal_the_label_is_printed_and_the_way_to_agree(
     folder: Path, coordinator: Live, capsys: pytest.CaptureFixture[str]
 ) -> None:
