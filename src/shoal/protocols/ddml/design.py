@@ -66,15 +66,14 @@ class Inputs:
 
     def times(self, weights: Floats) -> Floats:
         """``(n, C)`` scores: each row times each row of the ``(C, width)`` weights."""
-        scores = np.zeros((len(self), len(weights)))
-        np.add.at(scores, self._row_of_entry, self.values[:, np.newaxis] * weights.T[self.positions])
-        return scores
+        rows = self._row_of_entry
+        return np.stack([np.bincount(rows, self.values * each[self.positions], len(self)) for each in weights], axis=1)
 
     def mean_outer(self, residuals: Floats) -> Floats:
         """``(C, width)``: the mean over the rows of residual times input."""
-        total = np.zeros((self.width, residuals.shape[1]))
-        np.add.at(total, self.positions, self.values[:, np.newaxis] * residuals[self._row_of_entry])
-        return total.T / max(1, len(self))
+        rows = self._row_of_entry
+        total = np.stack([np.bincount(self.positions, self.values * each[rows], self.width) for each in residuals.T])
+        return total / max(1, len(self))
 
     def dense(self) -> Floats:
         """``(n, width)``, zeros included."""

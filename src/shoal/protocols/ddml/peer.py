@@ -14,6 +14,7 @@ refused                        finish with what was sent: the limit is the parti
 from __future__ import annotations
 
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import numpy.typing as npt
@@ -25,12 +26,12 @@ from shoal.privacy.events import Event
 from shoal.privacy.private import Private
 from shoal.protocols.base import AGGREGATOR, Effects, Finish, Peer, PeerState, Send, unpriced
 from shoal.protocols.ddml.design import Columns
-from shoal.protocols.ddml.judging import is_stale, read_weights
+from shoal.protocols.ddml.judging import WINDOW, is_stale, read_weights
 from shoal.protocols.ddml.merging import add
 from shoal.protocols.ddml.messages import ID_BYTES, MESSAGES, Draw, Id, Instance, Natural, Update
 from shoal.protocols.ddml.params import Params
 from shoal.protocols.ddml.rows import Held
-from shoal.protocols.ddml.step import charged, make_step, price
+from shoal.protocols.ddml.step import Step, charged, make_step, price
 
 
 def question_of(number: int) -> str:
@@ -87,6 +88,8 @@ class DDMLPeer(Peer[Drawing]):
         self._has_rows = len(held) > 0
         self._rows = Private(held)
         self._questions = {question_of(number) for number in range(params.n_updates)}
+        # Epochs follow each other: few are open at a time.
+        self._step = lru_cache(maxsize=WINDOW + 1)(self._checked_step)
 
     def initial(self) -> Drawing:
         return Drawing()
@@ -117,7 +120,7 @@ class DDMLPeer(Peer[Drawing]):
         assert instance is not None
         weights = read_weights(instance.weights, self.params)
         batch = self._rows.reveal().batch(entropy)
-        step = make_step(self.params, instance.epoch).draw(batch.gradient(self.params, weights), entropy)
+        step = self._step(instance.epoch).draw(batch.gradient(self.params, weights), entropy)
         update = Array.of(add(weights, step))
         return Update(study=self.study, id=entropy.bytes(ID_BYTES), epoch=instance.epoch, weights=update)
 
@@ -135,14 +138,19 @@ class DDMLPeer(Peer[Drawing]):
         return state, (Send(AGGREGATOR, Draw(study=self.study, id=state.draw)),)
 
     def _check_epoch(self, epoch: int, latest: int) -> None:
-        """Refuse an epoch that goes back far, or in which the study has no step, or one that would cost more than what is charged."""
+        """Refuse an epoch that goes back far, or in which the study has no step that is paid for."""
         if is_stale(epoch, latest):
             raise RemoteProtocolError("DDML-001", f"The aggregator sends an instance of epoch {epoch} after one of epoch {latest}.")
+        self._step(epoch)
+
+    def _checked_step(self, epoch: int) -> Step:
+        """The step of an epoch; refuses one in which the study has none, or one that would cost more than what is charged."""
         try:
-            event = make_step(self.params, epoch).event
+            step = make_step(self.params, epoch)
         except MechanismError as error:
             raise RemoteProtocolError("DDML-001", f"The study has no step in epoch {epoch}.", why=error.what) from None
-        assert event is not None
-        due = charged(event, self.params.n_weights)
+        assert step.event is not None
+        due = charged(step.event, self.params.n_weights)
         if due.epsilon > self._price.epsilon or due.delta > self._price.delta:
             raise unpriced(f"an update of epoch {epoch}")
+        return step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ class Rows:
 
 
 class Held:
-    """All rows of a device, as the schema encodes them. What a device holds takes up no more room than that: inputs are made of a batch.
+    """All rows of a device, as the schema encodes them. However many they are, the inputs of no more than a batch are kept.
 
     Parameters
     ----------
@@ -85,13 +86,17 @@ class Held:
         """As many rows as an update reads, or all where there are fewer. Of more, each has the same chance, and they are drawn afresh."""
         n, size = len(self), self._params.batch_size
         if n <= size:
-            return self.take(slice(None))
+            return self._all
         # Floyd's way: every subset is equally likely, and no row is drawn twice.
         chosen: set[int] = set()
         for last in range(n - size, n):
             row = entropy.below(last + 1)
             chosen.add(last if row in chosen else row)
         return self.take(np.array(sorted(chosen), np.int64))
+
+    @cached_property
+    def _all(self) -> Rows:
+        return self.take(slice(None))
 
 
 def _fits(part: Feature | Text, column: npt.NDArray[Any]) -> bool:

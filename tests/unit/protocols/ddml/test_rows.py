@@ -129,6 +129,13 @@ def test_all_rows_are_read_where_they_are_few() -> None:
         assert read(Held(params, columns, labels)) == Rows.of(params, columns, labels).targets.tolist()
 
 
+def test_inputs_are_made_once_where_every_batch_is_of_all_rows() -> None:
+    columns, labels = people(NUMBER, 3)
+    few, many = (Held(replace(STUDIES["number"], batch_size=size), columns, labels) for size in (3, 2))
+    assert few.batch(SeededEntropy(1)) is few.batch(SeededEntropy(2))
+    assert many.batch(SeededEntropy(1)) is not many.batch(SeededEntropy(1))
+
+
 def test_of_more_rows_every_subset_is_read_as_often_as_any_other() -> None:
     """3,000 draws of two rows of four: each of six pairs 500 times, give or take six standard deviations."""
     columns, _ = people(NUMBER, 4)
