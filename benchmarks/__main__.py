@@ -27,6 +27,14 @@ BENCHMARKS = {
         "benchmarks.speed.pfds",
         "PFDS: a tree's projection against piqp; both variants with 100 holders, time and memory",
     ),
+    "server": (
+        "benchmarks.speed.server",
+        "a coordinator over HTTP: DDML's pairs against an echo, AnonML's submissions, SDQ's rounds; --only takes a part of a name",
+    ),
+    "flower": (
+        "benchmarks.speed.flower",
+        "processor time of an update against Flower's deployment engine; both servers killed; --only cpu or kill",
+    ),
 }
 FIGURES = {
     "anonml-2": ("benchmarks.paper.anonml_errors", "best p and q by number of cells"),

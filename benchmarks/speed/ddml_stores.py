@@ -111,13 +111,16 @@ def _copy_seconds(n_bytes: int) -> float:
 
 @contextmanager
 def _address(store: str) -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder, _redis(store, Path(folder)) if "redis" in store else nullcontext():
+    with (
+        tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder,
+        redis_server(store, Path(folder)) if "redis" in store else nullcontext(),
+    ):
         yield {"memory": "memory:", "sqlite": f"sqlite:{folder}/models.db"}.get(store, f"unix://{folder}/socket")
 
 
 @contextmanager
-def _redis(store: str, folder: Path) -> Iterator[None]:
-    """A Redis of the benchmark's own; ``-aof`` keeps an append-only file, on the disk within a second."""
+def redis_server(store: str, folder: Path) -> Iterator[int]:
+    """The process of a Redis of the benchmark's own; ``-aof`` keeps an append-only file, on the disk within a second."""
     kept = ["--appendonly", "yes", "--appendfsync", "everysec"] if store.endswith("aof") else []
     command = ["redis-server", "--port", "0", "--dir", str(folder), "--unixsocket", str(folder / "socket"), "--save", "", *kept]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -125,6 +128,6 @@ def _redis(store: str, folder: Path) -> Iterator[None]:
         try:
             if not any("eady to accept connections" in line for line in process.stdout):
                 raise RuntimeError("redis-server did not start")
-            yield
+            yield process.pid
         finally:
             process.kill()

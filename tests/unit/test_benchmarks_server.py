@@ -2,49 +2,102 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from itertools import product
+from typing import Any
 
+import httpx2
 import pytest
 
 from benchmarks import __main__ as command
 from benchmarks.measure import Measure
-from benchmarks.speed import server
+from benchmarks.speed import server, server_page, server_process
+from benchmarks.speed.server import Case, Turn
 from benchmarks.speed.server_load import Load, Talk, Tally, echoes, head, load
 from benchmarks.speed.server_runs import Coordinator, coordinator, ddml_text, honest_weights
+from shoal.coordinator.models.memory import MemoryModels
+from shoal.transport.routes import study_route
+
+P = 9
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Coordinator]:
-    with coordinator(ddml_text(9, "open"), models="memory") as served:
+    with coordinator(ddml_text(P, "open"), models="memory") as served:
         yield served
 
 
 def test_pairs_are_all_merged_and_held_against_echoes(served: Coordinator) -> None:
-    turn, n = server._turn(served, 9, honest_weights(ddml_text(9, "open")), 0.3)
-    assert served.n_merged() == n == turn.pairs.n >= 16
+    bodies = honest_weights(ddml_text(P, "open"))
+    turn = server._turn(served, bodies, server.pairs(served.study, bodies), 0.3)
+    assert served.n_merged() == turn.pairs.n >= 16
     assert turn.ratio == 2 * turn.pairs.rate / turn.echo.rate
-    assert 0 < turn.pairs.p50 <= turn.pairs.p99 and served.megabytes() > 10
-    found = {one.measure: one for one in server._figures("ddml_9_memory_1_open", [turn], 0.6)}
-    assert found["ddml_pairs_9_vs_echo"].target == 0.6 and found["ddml_9_memory_1_open_pairs"].value == turn.pairs.rate
+    assert turn.cpu_ratio == 2 * turn.echo_cpu / turn.pairs_cpu
+    assert 0 < turn.pairs.p50 <= turn.pairs.p99 and 0 < turn.pairs.busy < 2
+    assert served.megabytes() > served.own_megabytes() > 10
 
 
-def test_the_table_has_a_row_for_each_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    turn = server.Turn(Load(100, 2000.0, 1.0, 2.0), 1e-4, Load(50, 600.0, 3.0, 4.0), 4e-4)
+def test_an_update_without_a_ticket_is_acknowledged_and_not_merged() -> None:
+    text = ddml_text(P, "token", server.N_UPDATES)
+    bodies = honest_weights(text)
+    with coordinator(text) as served:
+        sent = load(served.port, server.pairs(served.study, bodies, server._enrol(served, 3)), 60.0, 1000)
+        assert served.n_merged() == sent.n == 3 * server.N_UPDATES
+        assert load(served.port, server.pairs(served.study, bodies), 0.1, 1000).n >= 16
+        assert served.n_merged() == sent.n
 
-    def measures(seeds: int, only: str) -> Iterator[Measure]:
-        yield from server._figures("ddml_9_memory_1_open", [turn], 0.6)
-        for when in ("before", "after"):
-            yield Measure("server", f"ddml_9_memory_1_open_memory_{when}", 60.0, "MB", "lower")
 
-    monkeypatch.setattr(server, "measures", measures)
-    lines = list(server.markdown())
-    assert lines[2] == "| 9, memory, 1, open | 600 | 2,000 | 400 | 0.5 | 3 | 4 | 60 | 60 |"
-    assert lines[-1] == "| ddml pairs 9 vs echo | 0.6 | x | at least 0.6 |"
+def test_an_echo_leaves_as_a_draw_does(served: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    echoed, drawn = (httpx2.post(f"{served.url}{path}", content=b"body") for path in ("/echo", study_route(served.study, "draw")))
+    assert echoed.content == b"body" and set(echoed.headers) == set(drawn.headers)
+
+    written: list[bytes] = []
+    monkeypatch.setattr(server_process, "sent_whole", lambda _, head, body: written.append(head + b"|" + body) or True)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"body"}
+
+    asyncio.run(server_process.Fronted(MemoryModels(), refuse)({"type": "http", "path": "/echo"}, receive, refuse))
+    assert len(written) == 1 and written[0].endswith(b"content-length: 4\r\n|body")
+
+
+async def refuse(*_: object) -> None:
+    raise AssertionError("an echo is answered with one write, and by nothing else")
+
+
+def test_the_page_has_a_row_for_each_case() -> None:
+    turn = Turn(Load(100, 2000.0, 1.0, 2.0, 0.25), 1e-4, Load(50, 600.0, 3.0, 4.0, 0.125), 4e-4)
+
+    def measures() -> Iterator[Measure]:
+        for case in (Case(387, "memory", 1), Case(387, "sqlite", 2, "token")):
+            yield from server._figures(case, [turn])
+            for when in ("before", "after"):
+                yield Measure("server", f"{case.name}_memory_{when}", 60.0, "MB", "lower")
+        yield Measure("server", "anonml_submissions", 1234.0, "1/s", "higher")
+
+    page = list(server_page.lines(measures(), 5, 1.5))
+    assert "| `ddml_pairs_387_vs_echo` | 0.60 | 0.50 | 0.6 | met |" in page
+    assert "| 387, memory, 1, open | 600 | 2,000 | 0.6 | 0.5 | 400 | 100 | 3 | 4 | 60 | 60 | 0.24 | 0.125 |" in page
+    assert "| 387, sqlite, 2, token | 600 | 2,000 | 0.6 | 0.5 | 400 | 100 | 3 | 4 | 60 | 60 | 0.24 | 0.125 |" in page
+    assert "| anonml submissions | 1,234 | 1/s |  |" in page
+    assert any("at least 1.9 times the processor time of the loader" in line and "in none of these runs" in line for line in page)
+
+
+def test_a_loader_that_can_do_no_more_is_named() -> None:
+    turn = Turn(Load(100, 2000.0, 1.0, 2.0, 1.0), 1e-4, Load(50, 600.0, 3.0, 4.0, 0.95), 4e-4)
+    found = {one.measure: one for one in server._figures(Case(387, "redis", 2), [turn])}
+    assert server_page._bottleneck(["ddml_387_redis_2_open"], found).endswith("at its limit in 387, redis, 2, open.")
+
+
+def test_a_page_of_a_part_has_that_part_alone() -> None:
+    page = "\n".join(server_page.lines([Measure("server", "sdq_round", 1.0, "s", "lower")], 5, 1.5))
+    assert "| sdq round | 1 | s |  |" in page and "DDML: pairs" not in page
 
 
 def test_bodies_larger_than_any_buffer_come_back(served: Coordinator) -> None:
     n_bytes = 3_000_000
-    assert load(served.port, echoes("/echo", n_bytes), 0.1, n_bytes, n_connections=3).n >= 3
+    assert load(served.port, echoes([bytes(n_bytes)]), 0.1, n_bytes, n_connections=3).n >= 3
 
 
 def test_what_is_refused_is_not_counted(served: Coordinator) -> None:
@@ -54,6 +107,13 @@ def test_what_is_refused_is_not_counted(served: Coordinator) -> None:
         tally.note(0.0)
 
     assert load(served.port, talk, 0.1, 4096, n_connections=2).n == 2
+
+
+def test_every_store_is_measured_with_one_worker_and_with_two_and_memory_has_the_targets() -> None:
+    assert {(case.p, case.models, case.workers) for case in server.CASES if case.admission == "open"} == {
+        (p, models, workers) for p in (387, 50_000) for models, workers in (("memory", 1), *product(("sqlite", "redis"), (1, 2)))
+    }
+    assert dict(server.SIZES.values()) == {"387": 0.6, "50k": 0.8}
 
 
 def test_it_can_be_run_by_its_name() -> None:

@@ -1,0 +1,183 @@
+"""A coordinator under load, over HTTP on loopback: DDML's pairs against an echo, AnonML's submissions, SDQ's rounds.
+
+A *pair* is one draw (p weights come) and one update (p weights go). An *echo* takes the body of an update and sends it back, in the same
+process, on the same uvicorn, with a draw's headers and by the same single write. ``pairs_vs_echo`` is pairs a second over half the echoes a
+second: it is 1 where a draw and an update together cost what two echoes do. Both are loaded by 16 connections that are kept open, by turns,
+a second or two each; the ratio is the median over the turns. ``cpu_ratio`` is the same in processor time of the coordinator, which a busy
+machine changes less.
+
+Updates carry half the noise of honest ones, so that the filter against spam lets all of them in, have ids of their own and the epoch of
+their draw. That the instances have seen as many as were acknowledged is checked at the end of each run.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Literal
+
+from benchmarks.measure import Measure
+from benchmarks.speed import server_databases, server_page, server_people
+from benchmarks.speed.server_load import Load, Talk, Tally, echoes, head, load
+from benchmarks.speed.server_runs import Admission, Coordinator, coordinator, ddml_text, honest_weights
+from shoal.entropy import SystemEntropy
+from shoal.transport.forms import TICKET_BYTES
+from shoal.transport.routes import study_route
+
+BENCH = "server"
+SIZES = {387: ("387", 0.6), 50_000: ("50k", 0.8)}
+"""Weights: what their measures are called, and the target of pairs against echoes, instances in memory."""
+TURNS, SECONDS = 5, 1.2
+N_TICKETS, N_UPDATES = 2_000, 16
+"""Tickets, and how many updates each is good for: more than are sent."""
+_WARM_SECONDS = 0.5
+
+Better = Literal["higher", "lower"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A study of p weights, and how it is served."""
+
+    p: int
+    models: str
+    workers: int
+    admission: Admission = "open"
+
+    @property
+    def name(self) -> str:
+        return f"ddml_{SIZES[self.p][0]}_{self.models}_{self.workers}_{self.admission}"
+
+
+CASES = [
+    *(
+        Case(p, models, workers)
+        for p in SIZES
+        for models in ("memory", "sqlite", "redis")
+        for workers in ((1,) if models == "memory" else (1, 2))
+    ),
+    Case(387, "sqlite", 1, "token"),
+]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Echoes, then pairs, with the processor seconds that each cost the coordinator."""
+
+    echo: Load
+    echo_cpu: float
+    pairs: Load
+    pairs_cpu: float
+
+    @property
+    def ratio(self) -> float:
+        return 2 * self.pairs.rate / self.echo.rate
+
+    @property
+    def cpu_ratio(self) -> float:
+        return 2 * self.echo_cpu / self.pairs_cpu
+
+
+def measures(seeds: int = TURNS, only: str = "") -> Iterator[Measure]:
+    """All parts, or those that have a text in their names; ``seeds`` is the number of turns."""
+    for case in CASES:
+        if only in case.name and (case.models != "redis" or shutil.which("redis-server") is not None):
+            yield from _ddml(case, seeds)
+    for name, part in (("anonml", server_people), ("sdq", server_databases)):
+        if only in name:
+            yield from part.measures(BENCH)
+
+
+def markdown(seeds: int = TURNS, only: str = "") -> Iterator[str]:
+    """The page of the documentation."""
+    yield from server_page.lines(measures(seeds, only), seeds, SECONDS)
+
+
+def _ddml(case: Case, n_turns: int) -> Iterator[Measure]:
+    text = ddml_text(case.p, case.admission, 1 if case.admission == "open" else N_UPDATES)
+    bodies = honest_weights(text)
+    with coordinator(text, models=case.models, workers=case.workers) as served:
+        tickets = _enrol(served) if case.admission == "token" else ()
+        before, talk = served.megabytes(), pairs(served.study, bodies, tickets)
+        turns = [_turn(served, bodies, talk, SECONDS if turn else _WARM_SECONDS) for turn in range(n_turns + 1)]
+        n_sent, n_merged = sum(turn.pairs.n for turn in turns), served.n_merged()
+        if n_merged != n_sent:
+            raise RuntimeError(f"{n_sent} updates were acknowledged and {n_merged} merged")
+        after = served.megabytes()
+    yield from _figures(case, turns[1:])
+    yield Measure(BENCH, f"{case.name}_memory_before", before, "MB", "lower")
+    yield Measure(BENCH, f"{case.name}_memory_after", after, "MB", "lower")
+
+
+def _figures(case: Case, turns: Sequence[Turn]) -> Iterator[Measure]:
+    name, target = SIZES[case.p]
+    ratio = statistics.median(turn.ratio for turn in turns)
+    if case.models == "memory":
+        yield Measure(BENCH, f"ddml_pairs_{name}_vs_echo", ratio, "x", "higher", target, "half the echo rate of the same process", ratio)
+    else:
+        yield Measure(BENCH, f"{case.name}_vs_echo", ratio, "x", "higher", None, "half the echo rate of the same process", ratio)
+    medians: dict[tuple[str, str, Better], Callable[[Turn], float]] = {
+        ("cpu_ratio", "x", "higher"): lambda turn: turn.cpu_ratio,
+        ("pairs", "1/s", "higher"): lambda turn: turn.pairs.rate,
+        ("echoes", "1/s", "higher"): lambda turn: turn.echo.rate,
+        ("cpu", "us", "lower"): lambda turn: 1e6 * turn.pairs_cpu,
+        ("echo_cpu", "us", "lower"): lambda turn: 1e6 * turn.echo_cpu,
+        ("p50", "ms", "lower"): lambda turn: turn.pairs.p50,
+        ("p99", "ms", "lower"): lambda turn: turn.pairs.p99,
+        ("coordinator_busy", "cores", "lower"): lambda turn: turn.pairs_cpu * turn.pairs.rate,
+        ("loader_busy", "cores", "lower"): lambda turn: turn.pairs.busy,
+    }
+    for (what, unit, better), value_of in medians.items():
+        yield Measure(BENCH, f"{case.name}_{what}", statistics.median(map(value_of, turns)), unit, better)
+
+
+def _turn(served: Coordinator, bodies: Sequence[bytes], talk: Callable[[Tally], Talk], seconds: float) -> Turn:
+    n_bytes = 24 + len(bodies[0])
+    start = served.cpu_seconds()
+    echo = load(served.port, echoes([bytes(24) + body for body in bodies]), seconds, n_bytes)
+    between = served.cpu_seconds()
+    paired = load(served.port, talk, seconds, n_bytes)
+    end = served.cpu_seconds()
+    return Turn(echo, (between - start) / echo.n, paired, (end - between) / paired.n)
+
+
+def pairs(study: str, bodies: Sequence[bytes], tickets: Sequence[bytes] = ()) -> Callable[[Tally], Talk]:
+    """Draw and update, with an id for each update that no other has; one after the other, under tickets as long as there are any."""
+    draw = head(study_route(study, "draw"), 0)
+    path, n_bytes = study_route(study, "update"), 24 + len(bodies[0])
+    update, prefix = head(path, n_bytes), SystemEntropy().bytes(8)
+    numbers = iter(range(N_UPDATES * len(tickets))) if tickets else count()
+
+    def talk(tally: Tally) -> Talk:
+        for number in numbers:
+            began = time.perf_counter()
+            status, drawn = yield (draw,)
+            if status != 200:
+                raise RuntimeError(f"a draw was answered with {status}")
+            named = prefix + number.to_bytes(8, "little") + bytes(drawn[:8])
+            request = head(path, n_bytes, _ticket(tickets, number)) if tickets else update
+            status, _ = yield request, named, bodies[number % len(bodies)]
+            if status != 202:
+                raise RuntimeError(f"an update was answered with {status}")
+            tally.note(began)
+            if not tally.is_on:
+                return
+
+    return talk
+
+
+def _ticket(tickets: Sequence[bytes], number: int) -> str:
+    """The header of one update: each ticket's updates follow each other."""
+    return f"shoal-ticket: {tickets[number // N_UPDATES].hex()} {number % N_UPDATES}"
+
+
+def _enrol(served: Coordinator, n: int = N_TICKETS) -> list[bytes]:
+    """Tickets that were issued."""
+    entropy = SystemEntropy()
+    tickets = [entropy.bytes(TICKET_BYTES) for _ in range(n)]
+    server_people.enrol(served, tickets)
+    return tickets
