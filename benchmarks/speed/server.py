@@ -66,16 +66,22 @@ CASES = [
 
 @dataclass(frozen=True)
 class Turn:
-    """Echoes, then pairs, with the processor seconds that each cost the coordinator."""
+    """Echoes, then pairs, with the processor seconds that each cost the coordinator; and echoes by ASGI's messages, if wanted."""
 
     echo: Load
     echo_cpu: float
     pairs: Load
     pairs_cpu: float
+    by_messages: Load | None = None
 
     @property
     def ratio(self) -> float:
         return 2 * self.pairs.rate / self.echo.rate
+
+    @property
+    def ratio_by_messages(self) -> float:
+        assert self.by_messages is not None
+        return 2 * self.pairs.rate / self.by_messages.rate
 
     @property
     def cpu_ratio(self) -> float:
@@ -103,7 +109,8 @@ def _ddml(case: Case, n_turns: int) -> Iterator[Measure]:
     with coordinator(text, models=case.models, workers=case.workers) as served:
         tickets = _enrol(served) if case.admission == "token" else ()
         before, talk = served.megabytes(), pairs(served.study, bodies, tickets)
-        turns = [_turn(served, bodies, talk, SECONDS if turn else _WARM_SECONDS) for turn in range(n_turns + 1)]
+        lengths = [_WARM_SECONDS, *[SECONDS] * n_turns]
+        turns = [_turn(served, bodies, talk, seconds, has_messages=case.models == "memory") for seconds in lengths]
         n_sent, n_merged = sum(turn.pairs.n for turn in turns), served.n_merged()
         if n_merged != n_sent:
             raise RuntimeError(f"{n_sent} updates were acknowledged and {n_merged} merged")
@@ -118,6 +125,8 @@ def _figures(case: Case, turns: Sequence[Turn]) -> Iterator[Measure]:
     ratio = statistics.median(turn.ratio for turn in turns)
     if case.models == "memory":
         yield Measure(BENCH, f"ddml_pairs_{name}_vs_echo", ratio, "x", "higher", target, "half the echo rate of the same process", ratio)
+        plain = statistics.median(turn.ratio_by_messages for turn in turns)
+        yield Measure(BENCH, f"{case.name}_vs_echo_asgi", plain, "x", "higher", None, "half the rate of an echo by ASGI's messages", plain)
     else:
         yield Measure(BENCH, f"{case.name}_vs_echo", ratio, "x", "higher", None, "half the echo rate of the same process", ratio)
     medians: dict[tuple[str, str, Better], Callable[[Turn], float]] = {
@@ -135,14 +144,17 @@ def _figures(case: Case, turns: Sequence[Turn]) -> Iterator[Measure]:
         yield Measure(BENCH, f"{case.name}_{what}", statistics.median(map(value_of, turns)), unit, better)
 
 
-def _turn(served: Coordinator, bodies: Sequence[bytes], talk: Callable[[Tally], Talk], seconds: float) -> Turn:
-    n_bytes = 24 + len(bodies[0])
+def _turn(
+    served: Coordinator, bodies: Sequence[bytes], talk: Callable[[Tally], Talk], seconds: float, *, has_messages: bool = False
+) -> Turn:
+    n_bytes, sent = 24 + len(bodies[0]), [bytes(24) + body for body in bodies]
+    by_messages = load(served.port, echoes(sent, "/echo-asgi"), seconds, n_bytes) if has_messages else None
     start = served.cpu_seconds()
-    echo = load(served.port, echoes([bytes(24) + body for body in bodies]), seconds, n_bytes)
+    echo = load(served.port, echoes(sent), seconds, n_bytes)
     between = served.cpu_seconds()
     paired = load(served.port, talk, seconds, n_bytes)
     end = served.cpu_seconds()
-    return Turn(echo, (between - start) / echo.n, paired, (end - between) / paired.n)
+    return Turn(echo, (between - start) / echo.n, paired, (end - between) / paired.n, by_messages)
 
 
 def pairs(study: str, bodies: Sequence[bytes], tickets: Sequence[bytes] = ()) -> Callable[[Tally], Talk]:

@@ -193,10 +193,10 @@ def head(path: str, n_bytes: int, *more: str) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-def echoes(bodies: Sequence[bytes]) -> Callable[[Tally], Talk]:
+def echoes(bodies: Sequence[bytes], path: str = "/echo") -> Callable[[Tally], Talk]:
     """Bodies, all of one length, there and back; one after the other."""
     n_bytes = len(bodies[0])
-    request, turn = head("/echo", n_bytes), cycle(bodies)
+    request, turn = head(path, n_bytes), cycle(bodies)
 
     def talk(tally: Tally) -> Talk:
         while tally.is_on:

@@ -1,8 +1,8 @@
-"""``shoal serve`` as it is, with two paths of the benchmark's own in front of its application: an echo, and a count.
+"""``shoal serve`` as it is, with paths of the benchmark's own in front of its application: two echoes, and a count.
 
 ``POST /echo`` reads the whole body and sends it back: with the headers of a draw and, as draws and updates are answered, in one write.
-``POST /merged/STUDY`` says how many updates of a study of DDML its instances have seen. Workers are started by the same supervisor and have
-the same paths.
+``POST /echo-asgi`` is answered as by any application of uvicorn's: by two messages, which are two writes. ``POST /merged/STUDY`` says how
+many updates of a study of DDML its instances have seen. Workers are started by the same supervisor and have the same paths.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class Fronted:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/echo":
             await _answer(await _body(receive), send)
+        elif scope["path"] == "/echo-asgi":
+            await _answer_by_messages(await _body(receive), send)
         elif scope["path"].startswith(_MERGED):
             await _answer(b"%d" % self._models.n_merged(scope["path"].removeprefix(_MERGED)), send)
         else:
@@ -54,8 +56,11 @@ async def _body(receive: Receive) -> bytes:
 
 
 async def _answer(body: bytes, send: Send) -> None:
-    if sent_whole(send, _HEAD % len(body), body):
-        return
+    if not sent_whole(send, _HEAD % len(body), body):
+        await _answer_by_messages(body, send)
+
+
+async def _answer_by_messages(body: bytes, send: Send) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, (b"content-length", b"%d" % len(body))]})
     await send({"type": "http.response.body", "body": body})
 

@@ -30,9 +30,10 @@ def served() -> Iterator[Coordinator]:
 
 def test_pairs_are_all_merged_and_held_against_echoes(served: Coordinator) -> None:
     bodies = honest_weights(ddml_text(P, "open"))
-    turn = server._turn(served, bodies, server.pairs(served.study, bodies), 0.3)
+    turn = server._turn(served, bodies, server.pairs(served.study, bodies), 0.3, has_messages=True)
     assert served.n_merged() == turn.pairs.n >= 16
     assert turn.ratio == 2 * turn.pairs.rate / turn.echo.rate
+    assert turn.by_messages is not None and turn.ratio_by_messages == 2 * turn.pairs.rate / turn.by_messages.rate
     assert turn.cpu_ratio == 2 * turn.echo_cpu / turn.pairs_cpu
     assert 0 < turn.pairs.p50 <= turn.pairs.p99 and 0 < turn.pairs.busy < 2
     assert served.megabytes() > served.own_megabytes() > 10
@@ -51,6 +52,8 @@ def test_an_update_without_a_ticket_is_acknowledged_and_not_merged() -> None:
 def test_an_echo_leaves_as_a_draw_does(served: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     echoed, drawn = (httpx2.post(f"{served.url}{path}", content=b"body") for path in ("/echo", study_route(served.study, "draw")))
     assert echoed.content == b"body" and set(echoed.headers) == set(drawn.headers)
+    by_messages = httpx2.post(f"{served.url}/echo-asgi", content=b"body")
+    assert by_messages.content == b"body" and set(by_messages.headers) == set(drawn.headers)
 
     written: list[bytes] = []
     monkeypatch.setattr(server_process, "sent_whole", lambda _, head, body: written.append(head + b"|" + body) or True)
@@ -67,7 +70,7 @@ async def refuse(*_: object) -> None:
 
 
 def test_the_page_has_a_row_for_each_case() -> None:
-    turn = Turn(Load(100, 2000.0, 1.0, 2.0, 0.25), 1e-4, Load(50, 600.0, 3.0, 4.0, 0.125), 4e-4)
+    turn = Turn(Load(100, 2000.0, 1.0, 2.0, 0.25), 1e-4, Load(50, 600.0, 3.0, 4.0, 0.125), 4e-4, Load(99, 1600.0, 1.0, 2.0, 0.25))
 
     def measures() -> Iterator[Measure]:
         for case in (Case(387, "memory", 1), Case(387, "sqlite", 2, "token")):
@@ -77,7 +80,7 @@ def test_the_page_has_a_row_for_each_case() -> None:
         yield Measure("server", "anonml_submissions", 1234.0, "1/s", "higher")
 
     page = list(server_page.lines(measures(), 5, 1.5))
-    assert "| `ddml_pairs_387_vs_echo` | 0.60 | 0.50 | 0.6 | met |" in page
+    assert "| `ddml_pairs_387_vs_echo` | 0.60 | 0.50 | 0.6 | met | 0.75 |" in page
     assert "| 387, memory, 1, open | 600 | 2,000 | 0.6 | 0.5 | 400 | 100 | 3 | 4 | 60 | 60 | 0.24 | 0.125 |" in page
     assert "| 387, sqlite, 2, token | 600 | 2,000 | 0.6 | 0.5 | 400 | 100 | 3 | 4 | 60 | 60 | 0.24 | 0.125 |" in page
     assert "| anonml submissions | 1,234 | 1/s |  |" in page
