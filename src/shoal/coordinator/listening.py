@@ -23,7 +23,7 @@ _REASONS = {
     errno.EACCES: ("this user may not", "Choose a --port above 1023."),
 }
 _EVERYWHERE = ("0.0.0.0", "::")
-_TRY_SECONDS, _PAUSE_SECONDS = 1.0, 0.05
+_TRY_SECONDS, _PAUSE_SECONDS = 3.0, 0.05
 
 
 def is_loopback(host: str) -> bool:

@@ -54,7 +54,7 @@ _MAX_LIST_BYTES = 1 << 20
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FINE = 1 << 20
-_AGAIN = "See whether the address is right and the coordinator is up; nothing is lost, and the same command goes on."
+_AGAIN = "See whether the address is right (https or http, host and port) and it is up; nothing is lost, and the same command goes on."
 _MOST_DOUBLED = 20
 
 
@@ -293,9 +293,10 @@ def _certificate_fault(error: BaseException | None) -> ssl.SSLCertVerificationEr
 
 
 def _untrusted(url: str, fault: ssl.SSLCertVerificationError) -> RemoteProtocolError:
+    reason = shown(fault.verify_message or "it does not verify")[:200].rstrip(".")
     return RemoteProtocolError(
         "NET-003",
-        f"The certificate of the coordinator at {shown(url)} is not trusted: {shown(fault.verify_message or 'it does not verify')[:200]}.",
+        f"The certificate of the coordinator at {shown(url)} is not trusted: {reason}.",
         why="It is not issued for this address, not by anyone whom this system trusts, or somebody answers in the coordinator's place.",
         fix="Where it has a certificate of its own, get that from its analyst by another way, and give it: --ca FILE",
     )
