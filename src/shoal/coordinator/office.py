@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from shoal.clock import Clock
-from shoal.coordinator.aggregators import answers_of, has_tickets, messages_of, names_of
+from shoal.coordinator.aggregators import answers_of, has_tickets, names_of
 from shoal.coordinator.devices import Devices
 from shoal.coordinator.hosting import milliseconds
 from shoal.coordinator.intake import Intake
@@ -28,7 +28,6 @@ from shoal.coordinator.store.base import Accepted, Ending, Hosted, Store, Totals
 from shoal.crypto.roster import Identity
 from shoal.entropy import Entropy
 from shoal.errors import RemoteProtocolError, StoreError
-from shoal.messages.base import Registry
 from shoal.study.manifest import Manifest
 from shoal.transport.forms import Enrolled, Enrolment, Letters, Poll, Published, to_cbor
 from shoal.transport.signing import FRESH_SECONDS, sign_published
@@ -54,16 +53,21 @@ class Served:
         As the store has it at present, and what it is about.
     published
         The manifest with the coordinator's signature, as it is sent.
-    registry, protocol, admission
-        The messages of its protocol, the protocol, and for DDML who may send an update.
     """
 
     hosted: Hosted
     manifest: Manifest
     published: bytes
-    registry: Registry
-    protocol: str
-    admission: str | None
+
+    @property
+    def protocol(self) -> str:
+        return self.manifest.study.protocol
+
+    @property
+    def admission(self) -> str | None:
+        """For DDML, who may send an update."""
+        settings = self.manifest.study.ddml
+        return None if settings is None else settings.admission
 
 
 def rounded(n: int) -> int:
@@ -269,9 +273,7 @@ class Office:
         manifest = Manifest.from_bytes(hosted.manifest)
         signature = sign_published(self.identity, manifest.digest)
         published = to_cbor(Published(manifest=hosted.manifest, key=self.identity.public, signature=signature))
-        settings = manifest.study.ddml
-        protocol, admission = manifest.study.protocol, None if settings is None else settings.admission
-        return Served(hosted, manifest, published, messages_of(manifest.study), protocol, admission)
+        return Served(hosted, manifest, published)
 
     def _publish(self, manifest: bytes, patience: int | None) -> tuple[Hosted, bool]:
         return publish(self._store, Manifest.from_bytes(manifest), milliseconds(self.clock.now()), patience=patience)

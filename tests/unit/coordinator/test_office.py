@@ -127,7 +127,7 @@ def test_a_study_is_told_as_it_stands_and_signed(tmp_path: Path) -> None:
         published = from_cbor(served.published, Published)
         assert published.key == office.identity.public
         verify_published(published.key, manifest.digest, published.signature)
-        assert (served.protocol, served.admission, served.registry.max_bytes > 0) == ("pfds", None, True)
+        assert served.protocol == "pfds"
         assert await refusal(office.model(hosted.digest)) == "HOST-002"
         await office.close_study(hosted.digest)
         assert (await office.study(hosted.digest)).hosted.status == "closed"

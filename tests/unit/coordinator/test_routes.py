@@ -9,6 +9,7 @@ import pytest
 from httpx2 import Response
 
 from http_cases import ANONML, DDML, MANIFESTS, PFDS, Coordinator, answer, coordinator, participant, problem_of, tables, ticket
+from shoal.coordinator.aggregators import messages_of
 from shoal.coordinator.stepping import LEASE_SECONDS
 from shoal.coordinator.store.base import Ending, Folded
 from shoal.errors import StoreError
@@ -389,7 +390,6 @@ def test_a_reader_who_waits_is_told(tmp_path: Path) -> None:
     with coordinator(tmp_path, "anonml", is_stepped=True) as c:
         found = from_cbor(c.get(ANONML, "board", params={"wait": 30}).content, Letters)
         assert [letter.number for letter in found.letters] == [1]
-        served = c.call(c.office.study, ANONML)
-        asked = codec.decode(found.letters[0].payload, served.registry, MANIFESTS["anonml"].digest)
+        asked = codec.decode(found.letters[0].payload, messages_of(MANIFESTS["anonml"].study), MANIFESTS["anonml"].digest)
         assert asked.type_name == "anonml.ask"
         assert participant().public not in found.letters[0].payload
