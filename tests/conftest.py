@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import zlib
 
 import pytest
@@ -24,6 +25,9 @@ settings.load_profile("shoal")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "statistical(alpha): false-positive rate of a test of a distribution")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell ignores interruptions on behalf of what it starts in the background, and so would all processes that tests interrupt.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
