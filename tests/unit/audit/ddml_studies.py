@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,12 +62,13 @@ class HalfNoise(DDMLPeer):
     factor = 2
 
     def answer(self, state, question, entropy):
-        honest, rates = self.params, self.params.rates
+        honest, rates, step = self.params, self.params.rates, self._step
         self.params = replace(honest, epsilon=self.factor * honest.epsilon, learning_rate=rates.learning_rate, clip=rates.clip)
+        self._step = partial(make_step, self.params)
         try:
             return super().answer(state, question, entropy)
         finally:
-            self.params = honest
+            self.params, self._step = honest, step
 
 
 class TenthNoise(HalfNoise):
