@@ -61,12 +61,17 @@ def test_its_name_on_leases_says_nothing_and_its_memory_stays_off_the_disk(tmp_p
     with open_store(url) as store:
         publish(store, Manifest(parse(study_text("anonml"))), 1_800_000_000_000)
     holders: list[str] = []
-    lease = SqlStore.lease
+    lease, is_leased = SqlStore.lease, threading.Event()
 
     def noted(store: SqlStore, study: str, holder: str, now: int, until: int) -> int | None:
         holders.append(holder)
-        os.kill(os.getpid(), signal.SIGTERM)
+        is_leased.set()
         return lease(store, study, holder, now, until)
+
+    def end_it() -> None:
+        # Studies are stepped before signals are heard: one that came earlier would end the tests.
+        assert is_leased.wait(60)
+        os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(SqlStore, "lease", noted)
     resource.setrlimit(resource.RLIMIT_CORE, (limits[1], limits[1]))
@@ -74,7 +79,8 @@ def test_its_name_on_leases_says_nothing_and_its_memory_stays_off_the_disk(tmp_p
         for _ in range(2):
             with open_store(url) as store, store._writing() as session:
                 session.change("UPDATE standing SET has_begun = FALSE")
-            run(Settings(url), listen("127.0.0.1", 0))
+            is_leased.clear()
+            run(Settings(url), listen("127.0.0.1", 0), threading.Thread(target=end_it).start)
         assert resource.getrlimit(resource.RLIMIT_CORE)[0] == 0
     finally:
         resource.setrlimit(resource.RLIMIT_CORE, limits)
