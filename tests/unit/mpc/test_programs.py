@@ -11,7 +11,7 @@ import pytest
 
 from joint_runs import computing, finish
 from shoal.entropy import SeededEntropy
-from shoal.mpc.children import Children
+from shoal.mpc.children import Children, environment
 from shoal.mpc.programs import PROGRAMS
 from shoal.protocols.joint import computing as ideal
 from shoal.protocols.joint import dealing
@@ -42,7 +42,8 @@ def test_argmax_is_the_first_of_the_largest_for_every_order_and_tie() -> None:
     columns += [[LARGEST - 1, LARGEST], [-LARGEST, 1 - LARGEST], [LARGEST, LARGEST - 1, LARGEST], [0, -1], [-1, 0]]
     columns += [[ENTROPY.below(2 * LARGEST + 1) - LARGEST for _ in range(n)] for n in range(4, 24)]
     columns += [[ENTROPY.below(3) for _ in range(n)] for n in range(4, 24)]
-    done = subprocess.run([sys.executable, "-c", ALONE], input=json.dumps(columns), capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", ALONE]
+    done = subprocess.run(command, input=json.dumps(columns), env=environment(), capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1]) == [values.index(max(values)) for values in columns]
 
 
