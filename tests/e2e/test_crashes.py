@@ -72,7 +72,7 @@ def test_whoever_is_killed_at_length(name: str, tmp_path: Path, entropy: SeededE
 
 ANSWERING = (
     (DEVICE, "enrolled:1 saved:1 reserved:1 writing:2 stored:1 writing:3 sending:1 delivered:2 writing:4 sent:1"),
-    (MATRIX["sdq by sums"], "enrolled:1 saved:2 reserved:1 stored:1 delivered:1 sent:1"),
+    pytest.param(MATRIX["sdq by sums"], "enrolled:1 saved:2 reserved:1 stored:1 delivered:1 sent:1", marks=pytest.mark.soak),
     (MATRIX["pfds, trees"], "enrolled:1 reserved:2 stored:1 writing:2 saved:1 sending:1 delivered:2 sent:1"),
 )
 
@@ -103,8 +103,8 @@ def test_a_participant_that_dies_at_each_step_of_an_answer(
     [
         ("anonml", "admitted:5 leased:2 folding:2 folded:1 accepted:1"),
         ("ddml by tickets", "admitted:3 used:2 merged:2 used:1 merged:1"),
-        ("sdq by sums", "admitted:2 accepted:2 folded:2 folding:3 leased:2 accepted:1"),
-        ("pfds, trees", "admitted:2 accepted:1 folding:2 folded:1 accepted:2"),
+        pytest.param("sdq by sums", "admitted:2 accepted:2 folded:2 folding:3 leased:2 accepted:1", marks=pytest.mark.soak),
+        pytest.param("pfds, trees", "admitted:2 accepted:1 folding:2 folded:1 accepted:2", marks=pytest.mark.soak),
     ],
 )
 def test_a_coordinator_that_dies_at_each_step(name: str, steps: str, tmp_path: Path, entropy: SeededEntropy, stack: ExitStack) -> None:

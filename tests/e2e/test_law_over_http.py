@@ -48,7 +48,7 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
 
 
 RUNS = [
-    pytest.param(case, store, marks=pytest.mark.soak if store == "postgresql" and case != "anonml" else ())
+    pytest.param(case, store, marks=pytest.mark.soak if store == "postgresql" else ())
     for case in CASES
     for store in ("sqlite", "postgresql")
 ]
@@ -119,7 +119,7 @@ def test_the_same_as_in_memory(folder: Path, certificates: Certificates, stack: 
     assert any(is_seen) if protocol == "anonml" else all(is_seen)
 
 
-@pytest.mark.parametrize("store", ["sqlite", "postgresql"], indirect=True)
+@pytest.mark.parametrize("store", ["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)], indirect=True)
 def test_devices_one_at_a_time(folder: Path, certificates: Certificates, stack: ExitStack, store: tuple[str, ...]) -> None:
     n, seed = 4, "devices"
     settings = {"participation": {"minimum": n, "size": n}, "privacy": {"epsilon": 4.0, "n_updates": 2}}

@@ -98,6 +98,7 @@ def test_processes_and_a_cluster_give_what_one_process_gives(study: Path, cluste
     assert simulated(study, *options, "--engine", f"dask:{cluster}")["points"] == alone["points"]
 
 
+@pytest.mark.soak
 def test_so_they_do_for_devices(device_study: Path, cluster: str) -> None:
     options = ("--sweep", "epsilon=1,4", "--repeats", "2", "--in-flight", "7", "--order", "given")
     alone = simulated(device_study, *options)
@@ -105,6 +106,7 @@ def test_so_they_do_for_devices(device_study: Path, cluster: str) -> None:
     assert simulated(device_study, *options, "--engine", f"dask:{cluster}")["points"] == alone["points"]
 
 
+@pytest.mark.soak
 def test_so_they_do_for_databases(database_study: Path, cluster: str) -> None:
     options = ("--sweep", "epsilon=0.1,1", "--repeats", "2")
     alone = simulated(database_study, *options)
@@ -113,6 +115,7 @@ def test_so_they_do_for_databases(database_study: Path, cluster: str) -> None:
     assert simulated(database_study, *options, "--engine", f"dask:{cluster}")["points"] == alone["points"]
 
 
+@pytest.mark.soak
 def test_so_they_do_for_holders(holder_study: Path, cluster: str, tmp_path: Path) -> None:
     options = ("--sweep", "epsilon=0.1,1", "--repeats", "2")
     alone = simulated(holder_study, *options, "--out", str(tmp_path / "run"))

@@ -90,7 +90,7 @@ def cases(protocols: str, *always: str) -> list[Any]:
     return [pytest.param(name, marks=() if name in always else pytest.mark.soak) for name in found]
 
 
-ON_SQLITE = ("anonml, hundreds", "ddml, open", "sdq, ten databases", "pfds, sums", "pfds, paper")
+ON_SQLITE = ("sdq, ten databases", "pfds, sums", "pfds, paper")
 ON_POSTGRESQL = ("anonml", "ddml, token", "sdq, sums", "pfds, local")
 
 

@@ -17,7 +17,7 @@ UPDATE, WEIGHT = make_study(1.5), make_study(1.5, unit="weight")
 
 
 @statistical(alpha=ALPHA)
-@pytest.mark.parametrize(("study", "share"), [(UPDATE, 0.3), (WEIGHT, 0.3)], ids=["update", "weight"])
+@pytest.mark.parametrize(("study", "share"), [(UPDATE, 0.3), pytest.param(WEIGHT, 0.3, marks=pytest.mark.soak)], ids=["update", "weight"])
 def test_the_bound_is_near_an_honest_label_and_not_above_it(study, share, entropy):
     found = audit_study(study, 2000, 1 - ALPHA, entropy)
     assert found.fault is None
@@ -25,7 +25,9 @@ def test_the_bound_is_near_an_honest_label_and_not_above_it(study, share, entrop
 
 
 @pytest.mark.parametrize(
-    ("study", "seen_in"), [(UPDATE, "what was sent"), (WEIGHT, "the constant's weight in update 1")], ids=["update", "weight"]
+    ("study", "seen_in"),
+    [(UPDATE, "what was sent"), pytest.param(WEIGHT, "the constant's weight in update 1", marks=pytest.mark.soak)],
+    ids=["update", "weight"],
 )
 def test_a_peer_with_half_the_noise_is_caught(study, seen_in, entropy):
     found = audit_study(study, 2000, 1 - ALPHA, entropy, HalfNoise)
