@@ -9,6 +9,7 @@ import pytest
 
 from pfds_trees import level_of, params_of, plain_path, random_points
 from shoal.entropy import SeededEntropy
+from shoal.protocols.pfds import synthesis
 from shoal.protocols.pfds.growing import grow
 from shoal.protocols.pfds.projection import project
 from shoal.protocols.pfds.synthesis import columns_of, draw_counts, draw_rows, sizes
@@ -114,3 +115,12 @@ def test_columns_are_as_the_schema_encodes_them() -> None:
     # Oslo or Bergen in the north, Rome or Milan in the south, and the missing.
     assert [set(columns["city"][i::3].tolist()) for i in range(3)] == [{0, 1}, {2, 3}, {-1}]
     assert columns["city"].dtype == columns["ward"].dtype == np.int64
+
+
+def test_of_too_many_rows_so_many_are_kept_in_their_order_and_each_as_often() -> None:
+    leaves = np.arange(10, 20)
+    assert synthesis._at_most(10, leaves, SeededEntropy(1)) is leaves
+    kept = [synthesis._at_most(4, leaves, SeededEntropy(i)) for i in range(500)]
+    assert all(len(some) == 4 and (np.diff(some) > 0).all() for some in kept)
+    times = np.bincount(np.concatenate(kept) - 10, minlength=10)
+    assert times.min() > 140 and times.max() < 260
