@@ -33,13 +33,14 @@ postgresql() { # without the cluster that Debian's package makes and starts
 	debian postgresql
 }
 
-# Tests start a Redis and a PostgreSQL of their own; without the programs they skip these stores and say so.
+# Tests start a Redis, a PostgreSQL and a Tor network of their own; without the programs they skip these and say so.
 [ "$kind" = core ] || command -v redis-server >/dev/null || (debian redis-server) || echo "Going on without redis-server." >&2
 [ "$kind" = core ] || command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || (postgresql) || echo "Going on without PostgreSQL." >&2
+[ "$kind" = core ] || command -v tor >/dev/null || (debian tor) || echo "Going on without Tor." >&2
 
 # One resolver run, pinned by constraints.txt; the extras are those whose code exists and is tested here.
 extras=
-[ "$kind" = core ] || extras="[learn,arrow,accounting,report,redis,sim,mpc,serve,postgres]"
+[ "$kind" = core ] || extras="[learn,arrow,accounting,report,redis,sim,mpc,serve,postgres,anonymous]"
 groups=
 [ "$kind" = core ] || groups=$("$venv/bin/python" - <<'EOF'
 import tomllib

@@ -94,6 +94,9 @@ CODES: dict[str, str] = {
     "PFDS-101": "A holder's tree does not fit its study: its levels, attributes, split values or labels. It is left out.",
     "PFDS-102": "A holder's data does not fit its study: its size, its columns, or a value that the schema does not have. It is left out.",
     "CRYPTO-001": "A signature, a sealed box, a share of a secret or a public key does not verify. What came with it is not used.",
+    "TOKEN-001": "A token is not valid for what it came with: not of this issuer, study, slot or packet, or not a token at all.",
+    "TOKEN-002": "An issuer cannot sign a registration: its commitment is not one, or its proof does not verify.",
+    "TOKEN-003": "An issuer has answered a registration with a credential that does not verify. It is not used.",
     "SUM-001": "A secure sum was asked for among members, or with a threshold, that it cannot have.",
     "SUM-002": "A value is too large to be summed: the sum could overflow.",
     "SUM-003": "Too few members are left, or have revealed their shares, to open a secure sum.",
@@ -151,7 +154,7 @@ CODES: dict[str, str] = {
     "AUTH-004": "A manifest is not signed by the coordinator that publishes it, or the coordinator has another key than before.",
     "AUTH-005": "A signed request came a second time.",
     "ENROL-001": "A participant cannot enrol: the study needs an invitation or a place on its roster, is full, or has ended.",
-    "ENROL-002": "A participant enrols a second time, with another ticket than the first time.",
+    "ENROL-002": "A participant enrols a second time, with another ticket or commitment than the first time.",
     "HOST-001": "The coordinator does not have this study, or this part of it.",
     "HOST-002": "The study has ended, or has no result yet.",
     "HOST-003": "A study cannot be served as it is: its protocol and trust need a roster, or something that is not there yet.",
@@ -167,6 +170,10 @@ CODES: dict[str, str] = {
     "NET-001": "The coordinator cannot be reached, or breaks off.",
     "NET-002": "The coordinator answers with something that is no answer.",
     "NET-003": "The coordinator's certificate cannot be trusted.",
+    "NET-004": "Tor cannot be reached, or cannot reach the coordinator.",
+    "NET-005": "A relay serves another study than the one agreed to, or another coordinator, or has another gateway's key.",
+    "RELAY-001": "A relay does not take a packet: it is of another size than the study's packets, or of a study that it does not serve.",
+    "RELAY-002": "The spool of a relay cannot be opened, read or written.",
 }
 """Code -> what it means, in one or two sentences for the reference page."""
 
