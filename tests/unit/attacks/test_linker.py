@@ -1,0 +1,188 @@
+"""The linker finds whoever is careless in one way or another, and claims nothing where there is nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from shoal.attacks.linker import Finding, Seen, Trace, link, most_chance
+from shoal.entropy import SeededEntropy
+from statistical.harness import statistical
+
+N = 50
+ALPHA = 1e-9
+SPAN = 3600.0
+"""Seconds in which packets are sent, after everyone has enrolled within as many."""
+HEADERS = (("user-agent", "shoal"), ("accept", "*/*"))
+
+Careless = Callable[[list[Trace], list[Trace], list[int]], tuple[list[Trace], list[Trace], list[int]]]
+
+
+def clean(n: int, entropy: SeededEntropy) -> tuple[list[Trace], list[Trace], list[int]]:
+    """Enrolments of n people one after another, and a packet of each, by a relay and at a time of its own; and whose each packet is."""
+    enrolled = np.sort(entropy.below_many(1 << 30, n)) * SPAN / (1 << 30)
+    sent = SPAN + np.sort(entropy.below_many(1 << 30, n)) * SPAN / (1 << 30)
+    named = [Trace("enrolment", time, f"127.0.1.{i}", f"named {i}", 300 + i % 2, HEADERS) for i, time in enumerate(enrolled)]
+    packets = [Trace("packet", time, "127.0.0.9", f"relay {i % 3}", 1024, HEADERS) for i, time in enumerate(sent)]
+    return named, packets, np.argsort(entropy.below_many(1 << 32, n)).tolist()
+
+
+def address_reused(named, packets, senders):
+    return named, [replace(packet, address=named[i].address) for packet, i in zip(packets, senders, strict=True)], senders
+
+
+def connection_shared(named, packets, senders):
+    return named, [replace(packet, connection=named[i].connection) for packet, i in zip(packets, senders, strict=True)], senders
+
+
+def unpadded(named, packets, senders):
+    grown = [replace(trace, size=300 + 3 * i) for i, trace in enumerate(named)]
+    return grown, [replace(packet, size=900 + 3 * i) for packet, i in zip(packets, senders, strict=True)], senders
+
+
+def same_size(named, packets, senders):
+    grown = [replace(trace, size=300 + 3 * i) for i, trace in enumerate(named)]
+    return grown, [replace(packet, size=300 + 3 * i) for packet, i in zip(packets, senders, strict=True)], senders
+
+
+def order_kept(named, packets, senders):
+    return named, packets, sorted(senders)
+
+
+def order_reversed(named, packets, senders):
+    return named, packets, sorted(senders, reverse=True)
+
+
+def header_of_its_own(named, packets, senders):
+    def own(trace: Trace, i: int) -> Trace:
+        return replace(trace, headers=(*HEADERS, ("accept-language", f"language {i}")))
+
+    return [own(trace, i) for i, trace in enumerate(named)], [own(packets[j], i) for j, i in enumerate(senders)], senders
+
+
+def order_of_headers(named, packets, senders):
+    """Each has one of 24 orders of the same headers: a few share one, and are still found in part."""
+    orders = list(permutations([("a", "1"), ("b", "2"), ("c", "3"), ("d", "4")]))
+
+    def own(trace: Trace, i: int) -> Trace:
+        return replace(trace, headers=orders[i % len(orders)])
+
+    return [own(trace, i) for i, trace in enumerate(named)], [own(packets[j], i) for j, i in enumerate(senders)], senders
+
+
+def right_after(named, packets, senders):
+    """Everyone sends within seconds after it has enrolled; others enrol meanwhile."""
+    late = [replace(packet, time=named[i].time + 1.0) for packet, i in zip(packets, senders, strict=True)]
+    return named, late, senders
+
+
+def sooner(named, packets, senders):
+    """Everyone sends within a fifth of the time in which all enrol: most guesses are wrong, but the suspicion is right."""
+    delays = (0.01 + 0.19 * ((7 * i) % N) / N for i in range(N))
+    late = [replace(packet, time=named[i].time + SPAN * by) for packet, i, by in zip(packets, senders, delays, strict=True)]
+    return named, late, senders
+
+
+CARELESS = {
+    "address": (address_reused, N),
+    "connection": (connection_shared, N),
+    "size of enrolment": (unpadded, N),
+    "size of enrolment ": (same_size, N),
+    "order of enrolment": (order_kept, N),
+    "reversed order of enrolment": (order_reversed, N),
+    "headers": (header_of_its_own, N),
+    "headers ": (order_of_headers, 13),
+    "time of enrolment": (right_after, 25),
+    "time of enrolment ": (sooner, 0),
+}
+"""Clues, the carelessness that each must find, and how many guesses are right at least."""
+
+
+def found(named: Sequence[Trace], packets: Sequence[Trace], senders: Sequence[int], entropy: SeededEntropy, alpha: float) -> list[Finding]:
+    seen = Seen([(f"person {i}", trace) for i, trace in enumerate(named)], packets)
+    return list(link(seen, [f"person {i}" for i in senders], entropy, alpha))
+
+
+@pytest.mark.parametrize("clue", CARELESS)
+def test_each_carelessness_is_found_by_its_clue(clue: str, entropy: SeededEntropy) -> None:
+    careless, least = CARELESS[clue]
+    findings = {one.clue: one for one in found(*careless(*clean(N, entropy)), entropy, ALPHA)}
+    one = findings.pop(clue.strip())
+    assert one.is_found, str(one)
+    assert one.n_right >= least
+    assert one.n_linked <= one.n_right and (one.share > 0) == (least > 0)
+    assert one.lean > 6.5
+    others = {clue for clue, other in findings.items() if other.is_found}
+    # Order and time go together; who has an address, a size or a header of its own has nothing else.
+    assert others <= ({"order of enrolment", "time of enrolment"} if "order" in clue or "time" in clue else set()), others
+
+
+@statistical(alpha=ALPHA)
+def test_nothing_is_claimed_of_clean_traces(entropy: SeededEntropy) -> None:
+    findings = found(*clean(N, entropy), entropy, ALPHA)
+    assert [one.clue for one in findings] == [
+        "address",
+        "connection",
+        "headers",
+        "size of enrolment",
+        "order of enrolment",
+        "reversed order of enrolment",
+        "time of enrolment",
+    ]
+    assert not any(one.is_found or one.n_linked for one in findings), "\n".join(map(str, findings))
+
+
+@statistical(alpha=1e-9)
+def test_claims_are_as_seldom_as_declared(entropy: SeededEntropy) -> None:
+    n_runs, alpha = 150, 0.05
+    claims = sum(any(one.is_found for one in found(*clean(12, entropy), entropy, alpha)) for _ in range(n_runs))
+    most = stats.binom.isf(1e-9, n_runs, alpha)
+    assert claims <= most
+    mutant = sum(any(one.is_found for one in found(*order_kept(*clean(12, entropy)), entropy, alpha)) for _ in range(10))
+    assert mutant == 10
+
+
+def test_an_observer_without_eyes_says_nothing(entropy: SeededEntropy) -> None:
+    _, _, senders = clean(N, entropy)
+    findings = found([Trace("enrolment")] * N, [Trace("packet")] * N, senders, entropy, ALPHA)
+    assert not any(one.is_found for one in findings)
+
+
+def test_fewer_packets_than_participants_and_none_at_all(entropy: SeededEntropy) -> None:
+    named, packets, senders = address_reused(*clean(N, entropy))
+    (address, *_) = found(named, packets[:10], senders[:10], entropy, 1e-6)
+    assert (address.n_packets, address.n_participants, address.n_right) == (10, N, 10)
+    assert address.is_found and address.n_linked >= 3
+    assert [(one.chance, one.share) for one in found(named, [], [], entropy, ALPHA)] == [(1.0, 0.0)] * 7
+
+
+def test_more_packets_than_participants_leaves_some_over(entropy: SeededEntropy) -> None:
+    named, packets, senders = address_reused(*clean(N, entropy))
+    findings = found(named[:5], packets, [i % 5 for i in senders], entropy, ALPHA)
+    assert {one.n_participants for one in findings} == {5}
+    assert not any(one.is_found for one in findings)
+
+
+def test_kinds_of_traces_are_tried_one_by_one(entropy: SeededEntropy) -> None:
+    """Whoever polls the board right before it sends is found by that, though enrolments say nothing; who never polled is not."""
+    named, packets, senders = clean(N, entropy)
+    polls = [(f"person {i}", Trace("poll", packet.time - 0.5)) for packet, i in zip(packets, senders, strict=True) if i]
+    seen = Seen([(f"person {i}", trace) for i, trace in enumerate(named)] + polls, packets)
+    findings = {one.clue: one for one in link(seen, [f"person {i}" for i in senders], entropy, ALPHA)}
+    assert findings["time of poll"].n_right >= N // 2
+    assert findings["time of poll"].is_found and findings["order of poll"].is_found and not findings["time of enrolment"].is_found
+
+
+def test_the_chance_of_guesses_is_an_upper_bound() -> None:
+    """Held against all permutations of six: right guesses are fixed points."""
+    fixed = np.array([sum(i == j for i, j in enumerate(order)) for order in permutations(range(6))])
+    for k in range(7):
+        assert (fixed >= k).mean() <= most_chance(6, 6, k) * (1 + 1e-9)
+        assert math.isclose(most_chance(6, 6, k), 1 / math.factorial(k))
+    assert most_chance(2, 10, 2) == pytest.approx(1 / 90)
