@@ -3,10 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-PARALLEL := -n 2 --dist loadgroup
-GUARDED := shoal.privacy shoal.mechanisms shoal.protocols shoal.messages shoal.sim shoal.audit shoal.crypto
+PARALLEL := -n 2 --dist worksteal
+# Every branch of these is run by the tests in the folders of the same names. Tracing makes tests take twice as long, so only these
+# are traced, but for the slow ones among them that run no branch alone: they are marked `untraced`.
+GUARDED := privacy mechanisms protocols messages sim audit crypto
+TRACED := $(addprefix tests/unit/,$(GUARDED))
 
-.PHONY: demo test check soak data docs vectors format bench clean
+# Tests start hundreds of programs, and each would compile all of shoal anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test check types untraced soak data docs vectors format bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/shoal hello
@@ -17,13 +23,21 @@ test: check
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(PYTEST) $(PARALLEL) tests/unit tests/property tests/vectors src --doctest-modules -m "not soak" \
-		$(addprefix --cov=,$(GUARDED)) --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered
+	$(MAKE) --no-print-directory -j 2 types untraced  # mypy alone would leave the other cores idle
+	$(PYTEST) $(PARALLEL) $(TRACED) -m "not soak and not untraced" \
+		$(addprefix --cov=shoal.,$(GUARDED)) --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered
+	$(PYTEST) $(PARALLEL) $(TRACED) -m "untraced and not soak"
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+untraced: $(VENV)/.dev
+	$(PYTEST) $(PARALLEL) tests/unit tests/property tests/vectors src --doctest-modules -m "not soak" $(addprefix --ignore=,$(TRACED))
 
 soak: $(VENV)/.dev
 	SHOAL_FRESH_SEEDS=1 SHOAL_FUZZ_EXAMPLES=100000 $(PYTEST) $(PARALLEL) tests/property tests/statistical tests/e2e
+	$(PYTEST) $(PARALLEL) tests/unit tests/contract -m soak
 
 data: $(VENV)/.core
 	$(BIN)/python tools/data.py

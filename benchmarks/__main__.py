@@ -31,6 +31,10 @@ BENCHMARKS = {
         "benchmarks.speed.server",
         "a coordinator over HTTP: DDML's pairs against an echo, AnonML's submissions, SDQ's rounds; --only takes a part of a name",
     ),
+    "tokens": (
+        "benchmarks.speed.tokens",
+        "anonymous packets: tokens minted and verified, OHTTP and Tor, a million packets; --only credentials, ohttp or tor",
+    ),
     "flower": (
         "benchmarks.speed.flower",
         "processor time of an update against Flower's deployment engine; both servers killed; --only cpu or kill",

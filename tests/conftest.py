@@ -25,6 +25,7 @@ settings.load_profile("shoal")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "statistical(alpha): false-positive rate of a test of a distribution")
+    config.addinivalue_line("markers", "untraced: takes long and runs no branch that no other test runs, so `make check` does not trace it")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell ignores interruptions on behalf of what it starts in the background, and so would all processes that tests interrupt.
         signal.signal(signal.SIGINT, signal.default_int_handler)

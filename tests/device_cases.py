@@ -18,12 +18,12 @@ from shoal.coordinator.bare import BareDDML
 from shoal.coordinator.devices import EPOCH_BYTES, Devices
 from shoal.coordinator.hosting import milliseconds
 from shoal.coordinator.models.base import ModelStore
-from shoal.coordinator.problems import Guard, not_here
 from shoal.coordinator.store.base import Hosted, Store
 from shoal.coordinator.store.sqlite import SqliteStore
 from shoal.entropy import SeededEntropy, SystemEntropy
 from shoal.study.load import parse
 from shoal.study.manifest import Manifest
+from shoal.transport.problems import Guard, not_here
 from shoal.transport.routes import study_route
 
 PATIENCE = 60_000

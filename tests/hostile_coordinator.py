@@ -174,7 +174,7 @@ class HostileCoordinator:
 
     def __init__(self, home: Path) -> None:
         (home / "invited.toml").write_text(study_text("anonml"))
-        command = [sys.executable, "-m", "shoal", "serve", "invited.toml", "--invite", "3", "--port", "0", "--json"]
+        command = [sys.executable, "-m", "shoal", "serve", "invited.toml", "--invite", "3", "--tickets", "--port", "0", "--json"]
         self.process = subprocess.Popen(command, cwd=home, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         assert select.select([self.process.stdout], [], [], PATIENCE)[0]

@@ -52,7 +52,7 @@ def live(folder: Path, *manifests: Manifest) -> Iterator[Live]:
         for manifest in manifests:
             found.publish(manifest)
         office = Office(store, models, SystemClock(), SystemEntropy(), "the only worker")
-        server = uvicorn.Server(uvicorn.Config(make_app(office), lifespan="off", access_log=False, log_level="error"))
+        server = uvicorn.Server(uvicorn.Config(make_app(office), lifespan="off", access_log=False, log_level="error", log_config=None))
 
         loop: asyncio.AbstractEventLoop | None = None
 

@@ -147,7 +147,7 @@ class Desk(Client):
         self.alarms: list[datetime] = []
         self.enrolled: dict[bytes, str] = {}
         self.tickets: set[str] = set()
-        self.received: list[tuple[str, bytes]] = []
+        self.came: list[tuple[str, bytes]] = []
         self.updates: list[tuple[bytes, str | None]] = []
         self.rejected: list[str] = []
         self.status: Status = "open"
@@ -184,8 +184,17 @@ class Desk(Client):
     async def draw(self, study: str) -> bytes:
         return await self._call(self._draw)
 
-    async def update(self, study: str, body: bytes, number: int, *, identity: Identity | None = None, ticket: bytes | None = None) -> None:
-        proof = ticket if identity is None else identity.public
+    async def update(
+        self,
+        study: str,
+        body: bytes,
+        number: int,
+        *,
+        identity: Identity | None = None,
+        ticket: bytes | None = None,
+        token: bytes | None = None,
+    ) -> None:
+        proof = (ticket or token) if identity is None else identity.public
         await self._call(lambda: self._update(body, None if proof is None else f"{proof.hex()} {number}"))
 
     async def _call(self, act: Callable[[], Any]) -> Any:
@@ -208,7 +217,7 @@ class Desk(Client):
 
     def _take(self, sender: str, payload: bytes) -> None:
         self.n_idle = 0
-        self.received.append((sender, payload))
+        self.came.append((sender, payload))
         if self.status != "open":
             raise RefusedError("HOST-002", "The study has ended.", status=410)
         self._step(Sent(self.time.now(), sender, AGGREGATOR, payload))

@@ -13,12 +13,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shoal.coordinator import worker
 from shoal.coordinator.app import make_app
-from shoal.coordinator.connections import sent_whole
 from shoal.coordinator.models import open_models
 from shoal.coordinator.models.base import ModelStore
 from shoal.coordinator.office import Office
-from shoal.coordinator.problems import HEADERS
 from shoal.coordinator.supervisor import Supervisor
+from shoal.transport.connections import sent_whole
+from shoal.transport.problems import HEADERS
 from shoal.transport.routes import RAW
 
 _MERGED = "/merged/"

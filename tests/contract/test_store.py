@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Thread
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 import pytest
@@ -212,6 +213,131 @@ def test_answers_are_expected_of_all_who_have_enrolled(store: Store, other: Stor
     store.enrol(STUDY, b"d", None, digest("d"), None, answers=(1, 0))
     saved(store, Folded(b"state", rung=alarms))
     assert other.due(1000) == (STUDY,), "and is not forgotten by a step that began before"
+
+
+SCOPE = digest("a scope")
+FIRST, SECOND = Hosted(digest("first").hex(), b"m", 0, 1, scope=SCOPE), Hosted(digest("second").hex(), b"m", 0, 1, scope=SCOPE)
+ALONE = Hosted(digest("alone").hex(), b"m", 0, 1, scope=digest("another scope"))
+
+
+def register(store: Store, key: str, *, study: Hosted = FIRST, commitment: str = "c", issued: bytes = b"signed", **how: Any) -> bytes:
+    """Register a key; what is issued to it."""
+    name, found = store.register(study.digest, key.encode(), digest(commitment), issued, None, **how)
+    assert name == hashlib.sha256(key.encode()).hexdigest()[:32]
+    return found
+
+
+@pytest.fixture
+def epoch(store: Store) -> Store:
+    """Two studies of one scope, and one of another."""
+    for hosted in (FIRST, SECOND, ALONE):
+        store.publish(hosted)
+    return store
+
+
+def test_a_scope_is_as_it_was_published(epoch: Store, other: Store) -> None:
+    assert other.studies() == (HOSTED, FIRST, SECOND, ALONE)
+
+
+def test_whoever_registers_is_issued_the_same_for_ever(epoch: Store, other: Store) -> None:
+    assert epoch.registered(FIRST.digest, b"anna", digest("c")) is None
+    assert register(epoch, "anna") == b"signed"
+    assert register(other, "anna", issued=b"signed anew") == b"signed"
+    assert register(other, "anna", study=SECOND, issued=b"and in another study") == b"signed"
+    assert other.registered(SECOND.digest, b"anna", digest("c")) == b"signed"
+    # Scopes have nothing to do with each other.
+    assert other.registered(ALONE.digest, b"anna", digest("c")) is None
+    assert register(other, "anna", study=ALONE, commitment="d", issued=b"elsewhere") == b"elsewhere"
+    assert epoch.registered(STUDY, b"anna", digest("c")) is None
+
+
+@pytest.mark.parametrize("study", [FIRST, SECOND])
+def test_another_commitment_is_refused_for_ever(epoch: Store, other: Store, study: Hosted) -> None:
+    register(epoch, "anna")
+    assert epoch.leave(FIRST.digest, b"anna", b"a nonce", FAR)
+    assert epoch.name_of(FIRST.digest, b"anna") is None
+    for call in (
+        lambda: register(other, "anna", study=study, commitment="d"),
+        lambda: other.registered(study.digest, b"anna", digest("d")),
+    ):
+        with pytest.raises(RemoteProtocolError, match="ENROL-002"):
+            call()
+    assert epoch.members(FIRST.digest) == (b"anna",)
+    assert register(other, "anna") == b"signed" and epoch.name_of(FIRST.digest, b"anna") is not None
+
+
+def test_members_are_those_of_the_scope(epoch: Store, other: Store) -> None:
+    for key in ("zoe", "anna", "bert"):
+        register(epoch, key, commitment=key)
+    register(epoch, "carl", study=SECOND)
+    register(epoch, "dora", study=ALONE)
+    for study in (FIRST, SECOND):
+        assert other.members(study.digest) == (b"anna", b"bert", b"carl", b"zoe")
+        assert other.expected(study.digest) == (4, {}) and other.totals(study.digest).enrolled == 4
+    assert other.members(ALONE.digest) == (b"dora",) and other.members(STUDY) == ()
+    # A member of the scope is enrolled where it asked to be.
+    assert other.name_of(FIRST.digest, b"carl") is None
+
+
+def test_a_registration_needs_an_open_study_and_what_was_issued_stays(epoch: Store, other: Store) -> None:
+    register(epoch, "anna")
+    epoch.end(FIRST.digest, Ending("closed"))
+    assert register(other, "anna") == b"signed"
+    with pytest.raises(RemoteProtocolError, match=r"ENROL-001.*ended"):
+        register(other, "bert")
+    assert register(other, "bert", study=SECOND) == b"signed" and other.members(FIRST.digest) == (b"anna", b"bert")
+
+
+def test_an_invitation_makes_one_member(store: Store, other: Store) -> None:
+    for hosted in (FIRST, SECOND):
+        store.publish(replace(hosted, by_invitation=True), [digest("x")])
+
+    def invited(key: bytes, study: Hosted, code: str | None) -> bytes:
+        return other.register(study.digest, key, digest("c"), b"signed " + key, None if code is None else digest(code))[1]
+
+    for code in (None, "y"):
+        with pytest.raises(RemoteProtocolError, match="ENROL-001"):
+            invited(b"anna", FIRST, code)
+    assert store.members(FIRST.digest) == (), "what was refused has left nothing"
+    assert invited(b"anna", FIRST, "x") == b"signed anna"
+    assert invited(b"anna", FIRST, None) == invited(b"anna", SECOND, None) == b"signed anna", "a member needs no second one"
+    with pytest.raises(RemoteProtocolError, match="ENROL-001"):
+        invited(b"bert", FIRST, "x")
+    assert invited(b"bert", SECOND, "x") == b"signed bert"
+
+
+def test_a_registration_that_comes_again_does_not_undo_a_leave(epoch: Store) -> None:
+    register(epoch, "anna", nonce=b"1", expires=FAR)
+    assert epoch.leave(FIRST.digest, b"anna", b"2", FAR)
+    with pytest.raises(RemoteProtocolError, match="AUTH-005"):
+        register(epoch, "anna", nonce=b"1", expires=FAR)
+    assert epoch.name_of(FIRST.digest, b"anna") is None
+
+
+def test_of_several_registrations_at_once_one_counts(epoch: Store, other: Store) -> None:
+    pairs = [(each, study) for each in (epoch, other) for study in (FIRST, SECOND)]
+    same = at_once(*[lambda e=e, s=s, i=i: register(e, "anna", study=s, issued=bytes([i])) for i, (e, s) in enumerate(pairs)])
+    assert len(set(same)) == 1 and same[0] in [bytes([i]) for i in range(4)]
+    others = at_once(*[lambda e=e, s=s, i=i: register(e, "bert", study=s, commitment=str(i)) for i, (e, s) in enumerate(pairs)])
+    assert sorted(map(str, others)) == ["ENROL-002"] * 3 + [str(b"signed")]
+
+
+def test_names_of_what_came_with_tokens_stay_after_the_end(epoch: Store, other: Store) -> None:
+    named = [Incoming("", b"packet", digest(i), digest("bytes")) for i in range(5)]
+    for hosted in (HOSTED, FIRST):
+        assert epoch.accept(hosted.digest, named, FAR) == ("accepted",) * 5
+        assert other.submitted(hosted.digest) == tuple(sorted(digest(i) for i in range(5)))
+        epoch.end(hosted.digest, Ending("closed"))
+    assert other.submitted(HOSTED.digest) == ()
+    assert other.submitted(FIRST.digest) == tuple(sorted(digest(i) for i in range(5))) and other.submitted(SECOND.digest) == ()
+
+
+def test_what_was_rejected_is_not_among_what_was_submitted(epoch: Store) -> None:
+    epoch.accept(FIRST.digest, [Incoming("", b"packet", digest(i), digest("bytes")) for i in range(2)], FAR)
+    held, term = epoch.load(FIRST.digest, 0, 10).held, epoch.lease(FIRST.digest, "a", 0, 10)
+    assert term is not None
+    assert epoch.save(FIRST.digest, term, Folded(b"state", taken=tuple(one.number for one in held), freed=(digest(0),)))
+    assert epoch.submitted(FIRST.digest) == (digest(1),)
 
 
 def test_what_is_held_when_a_study_ends_is_late(store: Store) -> None:
@@ -535,6 +661,14 @@ def test_tidying_changes_nothing_that_can_be_asked_for(store: Store) -> None:
         assert store.totals(STUDY).enrolled == 5
         assert not is_new(store, b"nonce")
     assert enrol(store, "d", ticket="another") not in names
+
+
+def test_tidying_changes_no_registration(epoch: Store, other: Store) -> None:
+    issued = [register(epoch, key, commitment=key, issued=key.encode() * 5) for key in "zyxabc"]
+    for _ in range(2):
+        epoch.tidy(0)
+        assert [register(other, key, commitment=key) for key in "zyxabc"] == issued
+        assert other.members(SECOND.digest) == (b"a", b"b", b"c", b"x", b"y", b"z")
 
 
 def test_a_store_that_is_closed(url: str) -> None:

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from shoal.clock import SystemClock
-from shoal.coordinator import connections
 from shoal.coordinator.supervisor import Supervisor
 from shoal.participant import client
 from shoal.protocols.ddml.spam import Thresholds
 from shoal.study import ddml
+from shoal.transport import connections
 
 
 def _points() -> dict[str, list[tuple[Any, str]]]:
@@ -58,10 +58,22 @@ def _coordinator_points() -> dict[str, list[tuple[Any, str]]]:
         "accepted": [(sql.SqlStore, "accept")],
         "used": [(sql.SqlStore, "use_many")],
         "merged": [(SqliteModels, "merge_many")],
-        "admitted": [(sql.SqlStore, "enrol")],
+        "admitted": [(sql.SqlStore, "enrol"), (sql.SqlStore, "register")],
         "leased": [(sql.SqlStore, "lease")],
         "folded": [(sql.SqlStore, "save")],
         "folding": [(sqlite._SqliteSession, "change_many")],
+    }
+
+
+def _relay_points() -> dict[str, list[tuple[Any, str]]]:
+    from shoal.relay.remote import Remote
+    from shoal.relay.spool import Spool
+
+    return {
+        "kept": [(Spool, "put")],
+        "parted": [(Spool, "settle")],
+        "handed over": [(Remote, "deliver")],
+        "cleared": [(Spool, "drop_part")],
     }
 
 
@@ -92,9 +104,9 @@ def _dying(function: Callable[..., Any], calls: list[int], n: int) -> Callable[.
 
 
 def die_after(point: str, n: int) -> None:
-    points = _points()
+    points = {**_points(), **_coordinator_points(), **_relay_points()}
     calls: list[int] = []
-    for owner, name in points[point] if point in points else _coordinator_points()[point]:
+    for owner, name in points[point]:
         setattr(owner, name, _dying(getattr(owner, name), calls, n))
 
 

@@ -63,6 +63,8 @@ class Case:
         Whether a committee computes. None of its members is killed: what is computed jointly is in memory, and cannot go on after that.
     patience, rows
         Seconds that a phase waits for answers, and rows of the table.
+    has_tokens
+        Whether anonymous packets are admitted by tokens; else by tickets.
     """
 
     text: str
@@ -77,6 +79,7 @@ class Case:
     is_joint: bool = False
     patience: int = 3600
     rows: int = 60
+    has_tokens: bool = False
 
     @property
     def has_roster(self) -> bool:
@@ -116,7 +119,7 @@ COMMITTEE = Case(_databases("mpc"), 3, 102, apart=True, store="postgres", is_joi
 MATRIX = {
     "anonml": Case(_PEOPLE, 30, 30, kills=4),
     "anonml, workers and postgresql": Case(_PEOPLE, 30, 30, store="postgres", n_workers=2, kills=4),
-    "ddml by tickets": Case(_devices("token"), 20, 80, at_once=5, rows=200, kills=4),
+    "ddml by tokens": Case(_devices("token"), 20, 80, at_once=5, rows=200, kills=4, has_tokens=True),
     "ddml by signatures, workers and redis": Case(_devices("signed"), 20, 80, at_once=5, rows=200, models="redis", n_workers=2, kills=4),
     "sdq by sums": Case(_databases("sums"), 3, 15, apart=True, kills=4),
     "sdq by joint choices": COMMITTEE,

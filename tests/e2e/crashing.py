@@ -85,6 +85,7 @@ class Scene:
         serve += ["--patience", str(self.case.patience), "--workers", str(self.case.n_workers)]
         serve += [] if self.models_url is None else ["--models", self.models_url]
         serve += ["--roster", "roster.toml"] if self.case.has_roster else []
+        serve += [] if self.case.has_tokens else ["--tickets"]
         self.coordinator = Coordinator("coordinator", serve, self.folder, self.heard)
         self.stack.callback(self.coordinator.clear)
 
@@ -94,6 +95,10 @@ class Scene:
 
     @property
     def manifest(self) -> Manifest:
+        if self.case.has_tokens:
+            # Its keys are the coordinator's.
+            with open_store(self.store_url) as store:
+                return Manifest.from_bytes(store.studies()[-1].manifest)
         roster = load_roster(self.folder / "roster.toml") if self.case.has_roster else ()
         return Manifest(load(self.folder / "study.toml"), roster=roster)
 

@@ -30,12 +30,12 @@ from hostile_coordinator import (
     signature,
     tables,
 )
-from shoal.coordinator.connections import MAX_REQUEST_BYTES
 from shoal.crypto.roster import Identity
 from shoal.messages import codec
 from shoal.messages.codec import encode
 from shoal.protocols.anonml.messages import Ask, Publication
 from shoal.protocols.pfds.messages import MESSAGES as PFDS_MESSAGES
+from shoal.transport.connections import MAX_REQUEST_BYTES
 from shoal.transport.forms import MAX_CONTROL_BYTES
 from shoal.transport.routes import CBOR, JSON, OPENAPI, RAW, STUDIES, study_route
 

@@ -77,7 +77,7 @@ def test_one_ledger_for_two_studies(stack: ExitStack, folder: Path, certificates
 
 
 def test_what_is_previewed_is_what_is_sent(stack: ExitStack, folder: Path, someone: Participant) -> None:
-    coordinator = serve(stack, folder, study=document_of("anonml", **ALONE))
+    coordinator = serve(stack, folder, "--tickets", study=document_of("anonml", **ALONE))
     study = coordinator.studies[0]
     with tap(coordinator.port) as (port, recorded):
         way = At(f"http://127.0.0.1:{port}")
@@ -98,7 +98,7 @@ def test_what_is_previewed_is_what_is_sent(stack: ExitStack, folder: Path, someo
 
 def test_leaving(stack: ExitStack, folder: Path, certificates: Certificates, someone: Participant) -> None:
     alone, company = document_of("anonml", **ALONE), document_of("pfds", **IN_COMPANY)
-    coordinator = serve(stack, folder, tls=certificates, alone=alone, company=company)
+    coordinator = serve(stack, folder, "--tickets", tls=certificates, alone=alone, company=company)
     first, second = coordinator.studies
     assert told(stack, someone.join(coordinator, "--study", first, "--preview"))["drawn"]
     left = told(stack, someone.start("leave", first[:12]))

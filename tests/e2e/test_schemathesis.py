@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import cbor2
@@ -28,9 +29,13 @@ from schemathesis.specs.openapi.checks import (
 
 from coordinator_cases import ticket
 from hostile_coordinator import DIGESTS, MANIFESTS, MEMBER, STRANGER, HostileCoordinator, answer, hostile_coordinator, now, tables
+from participants import manifest_of
 from shoal.entropy import SystemEntropy
-from shoal.transport.forms import MAX_WAIT_SECONDS
-from shoal.transport.routes import CBOR, OPENAPI
+from shoal.transport import ohttp
+from shoal.transport.bhttp import Request
+from shoal.transport.forms import MAX_WAIT_SECONDS, Batch, Issuing, from_json, to_cbor
+from shoal.transport.routes import CBOR, GATEWAY, ISSUING, JSON, OPENAPI, SEALED, STUDIES, study_route
+from shoal.transport.sealing import seal_packet
 from shoal.transport.signing import sign
 
 CHECKS = [
@@ -48,6 +53,8 @@ BODIES: Mapping[str, tuple[bytes, ...]] = {
     "publishStudy": tuple(manifest.to_bytes() for manifest in MANIFESTS.values()),
 }
 """What fits where it is sent, and what fits elsewhere; no chance would make it."""
+PACKETS = "packets"
+"""What the study is called here whose packets have tokens."""
 
 
 @schemathesis.serializer(CBOR)
@@ -57,6 +64,11 @@ def as_cbor(_: Any, value: Any) -> bytes:
 
 def _raw(value: Any) -> bytes:
     return value if isinstance(value, bytes) else bytes(value.data)
+
+
+@schemathesis.serializer(SEALED)
+def as_sealed(_: Any, value: Any) -> bytes:
+    return _raw(value) if isinstance(value, bytes) or hasattr(value, "data") else repr(value).encode()
 
 
 @pytest.fixture
@@ -71,20 +83,40 @@ class Sender:
     def __init__(self, coordinator: HostileCoordinator) -> None:
         self._coordinator, self._http = coordinator, requests.Session()
         self._http.trust_env = False
+        self._digests = {**DIGESTS, PACKETS: self._publish_packets()}
+        self._bodies = {**BODIES, **self._sealed()}
         self._kept = coordinator.settled()
         self._nonces = set(self._kept.pop("nonce"))
         self.statuses: Counter[int] = Counter()
+
+    def _publish_packets(self) -> str:
+        """Publish a study whose packets have tokens of this coordinator."""
+        keys = from_json(self._http.get(self._coordinator.url + ISSUING, timeout=30).content, Issuing)
+        self._gateway_key = bytes.fromhex(keys.gateway_key)
+        manifest = replace(manifest_of("anonml"), issuer_key=bytes.fromhex(keys.issuer_key), gateway_key=self._gateway_key, relay=None)
+        found = self._coordinator.post(STUDIES, manifest.to_bytes(), CBOR, **self._coordinator.bearer)
+        assert found.status == 201, found.body
+        return manifest.digest.hex()
+
+    def _sealed(self) -> dict[str, tuple[bytes, ...]]:
+        """Requests and packets that open, whatever is then in them."""
+        requests = (Request("GET", STUDIES), Request("POST", GATEWAY), Request("GET", study_route(self._digests[PACKETS], "members")))
+        packets = tuple(seal_packet(self._gateway_key, self._digests[PACKETS], bytes(n)) for n in (0, 640))
+        return {
+            "openSealed": tuple(ohttp.seal(self._gateway_key, one.to_bytes(1024)) for one in requests),
+            "takeBatch": tuple(to_cbor(Batch(packets=some)) for some in ((), packets, (b"rubbish", *packets))),
+        }
 
     def send(self, case: Any, choices: Mapping[str, Any]) -> None:
         """Send a case, helped past the door as the choices say."""
         operation = case.operation.definition.raw["operationId"]
         if choices["study"] is not None and isinstance(case.path_parameters, dict) and "digest" in case.path_parameters:
-            case.path_parameters["digest"] = DIGESTS["closed" if operation == "closeStudy" else choices["study"]]
+            case.path_parameters["digest"] = self._digests["closed" if operation == "closeStudy" else choices["study"]]
         _hurry(case)
         made = requests.Request(**_without_extras(case.as_transport_kwargs(base_url=self._coordinator.url))).prepare()
-        if choices["body"] is not None and operation in BODIES:
-            made.prepare_body(BODIES[operation][choices["body"] % len(BODIES[operation])], None)
-            made.headers["content-type"] = CBOR
+        if choices["body"] is not None and operation in self._bodies:
+            made.prepare_body(self._bodies[operation][choices["body"] % len(self._bodies[operation])], None)
+            made.headers["content-type"] = SEALED if operation == "openSealed" else CBOR
         if choices["kind"] is not None and made.body:
             made.headers["content-type"] = choices["kind"]
         if operation in SIGNED and choices["who"] is not None:
@@ -121,7 +153,7 @@ def _without_extras(given: dict[str, Any]) -> dict[str, Any]:
 
 CHOICES = st.fixed_dictionaries(
     {
-        "study": st.sampled_from((None, *DIGESTS)),
+        "study": st.sampled_from((None, *DIGESTS, PACKETS, PACKETS)),
         "who": st.sampled_from((MEMBER, MEMBER, STRANGER, None)),
         "body": st.none() | st.integers(0, 2),
         "kind": st.sampled_from((None, None, None, "text/html")),
@@ -136,8 +168,8 @@ def search(coordinator: HostileCoordinator, n_each: int, start: int) -> Counter[
     schema = schemathesis.openapi.from_url(coordinator.url + OPENAPI)
     for found in schema.get_all_operations():
         operation = found.ok()
-        # What takes nothing cannot be given what does not fit.
-        takes_something = bool(operation.body or list(operation.iter_parameters()))
+        # What takes nothing, or any bytes, cannot be given what does not fit.
+        takes_something = bool(list(operation.iter_parameters())) or any(body.media_type == JSON for body in operation.body)
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE if takes_something else GenerationMode.POSITIVE):
 
             @seed(start)

@@ -25,6 +25,7 @@ import numpy as np
 import psycopg
 import pytest
 
+from orders import chance_of
 from participants import document_of, folder, table_of
 from served import PATIENCE, Coordinator, toml_of
 from servers import Postgres, Redis, postgres
@@ -33,10 +34,13 @@ from shoal.coordinator.models import open_models
 from shoal.coordinator.models.base import ModelStore
 from shoal.coordinator.store.base import Folded, Hosted, Incoming
 from shoal.coordinator.store.opening import open_store
+from shoal.crypto.tokens import pseudonym_of
 from shoal.entropy import SystemEntropy
-from shoal.participant.fleet import Waters, fleet
+from shoal.participant.fleet import AT_ONCE, Waters, fleet
 from shoal.protocols.ddml.messages import ID_BYTES
+from shoal.study.anonymity import name_of_pseudonym
 from shoal.table_files import Table
+from shoal.transport.forms import Members, from_cbor
 
 __all__ = ["folder"]
 
@@ -52,13 +56,14 @@ PFDS = document_of("pfds", N_HOLDERS, pfds={"n_holders": N_HOLDERS})
 
 @dataclass(frozen=True)
 class Request:
-    """What was sent: the last word of its path, the key that signed it, the body, and between which seconds since 1970."""
+    """What was sent: the last word of its path, the key that signed it, the body, between which seconds since 1970, and a token."""
 
     what: str
     key: str | None
     body: bytes
     begun: float
     ended: float
+    token: str | None = None
 
 
 @dataclass
@@ -74,7 +79,7 @@ class Wire:
     @property
     def enrolled(self) -> list[tuple[bytes, bytes]]:
         """Keys, each with the ticket that came with it."""
-        forms = [(one.key or "", json.loads(one.body)["ticket"]) for one in self.of("enrolments")]
+        forms = [(one.key or "", json.loads(one.body).get("ticket")) for one in self.of("enrolments")]
         return [(bytes.fromhex(key), bytes.fromhex(ticket)) for key, ticket in forms if ticket]
 
     @property
@@ -99,14 +104,15 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
 
     class Noting(httpx2.AsyncHTTPTransport):
         def __init__(self, **how: Any) -> None:
-            super().__init__(local_address=ADDRESS, **how)
+            super().__init__(**{**how, "local_address": ADDRESS})
 
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
             request.headers["User-Agent"] = AGENT
             begun = time.time()
             response = await super().handle_async_request(request)
             what, signed = request.url.path.rpartition("/")[2], request.headers.get("Authorization")
-            noted.sent.append(Request(what, signed and signed.split()[1], request.content, begun, time.time()))
+            key, token = signed and signed.split()[1], request.headers.get("Shoal-Token")
+            noted.sent.append(Request(what, key, request.content, begun, time.time(), token))
             noted.ports.add(response.extensions["network_stream"].get_extra_info("client_addr")[1])
             return response
 
@@ -121,8 +127,8 @@ class Fleet:
     directory: Path
     coordinator: Coordinator
 
-    def run(self, which: int, table: Table, n: int, holder: str | None = None) -> None:
-        ended = asyncio.run(self._fleet(which, table, n, holder))
+    def run(self, which: int, table: Table, n: int, holder: str | None = None, at_once: int = AT_ONCE) -> None:
+        ended = asyncio.run(self._fleet(which, table, n, holder, at_once))
         assert {getattr(one, "standing", one) for one in ended.values()} == {"finished"}
 
     def some_holders(self, which: int, n: int) -> None:
@@ -140,9 +146,9 @@ class Fleet:
 
         asyncio.run(share())
 
-    async def _fleet(self, which: int, table: Table, n: int, holder: str | None) -> dict[int, Any]:
+    async def _fleet(self, which: int, table: Table, n: int, holder: str | None, at_once: int = AT_ONCE) -> dict[int, Any]:
         waters = Waters(self.coordinator.url, self.directory / str(which), SystemClock(), SystemEntropy())
-        return dict(await fleet(waters, table, n, study=self.coordinator.studies[which], holder=holder))
+        return dict(await fleet(waters, table, n, study=self.coordinator.studies[which], holder=holder, at_once=at_once))
 
 
 def holders(n: int) -> Table:
@@ -171,19 +177,6 @@ def settled(url: str, coordinator: Coordinator) -> None:
             if not log.exists() or not log.stat().st_size:
                 return
     raise AssertionError("the log is never empty")
-
-
-def chance_of(places: Sequence[tuple[int, int]]) -> float:
-    """How likely it is that two orders without any link agree, or disagree, as much as these do: exactly, by Kendall's rank correlation."""
-    n = len(places)
-    ranks = np.argsort(np.argsort(np.array(places), axis=0), axis=0)
-    second = ranks[np.argsort(ranks[:, 0]), 1]
-    n_inversions = sum(int((second[i + 1 :] < second[i]).sum()) for i in range(n))
-    # The inversions of a random order are a sum of independent numbers, the i-th of them uniform below i.
-    law = np.ones(1)
-    for i in range(2, n + 1):
-        law = np.convolve(law, np.full(i, 1 / i))
-    return float(2 * min(law[: n_inversions + 1].sum(), law[n_inversions:].sum()))
 
 
 def test_the_measure_of_order_sees_an_order() -> None:
@@ -220,10 +213,10 @@ def values_in(path: Path) -> Iterator[tuple[str, Any]]:
             yield from (pair for row in cursor for pair in zip(names, row, strict=True))
 
 
-def check_files(home: Path, wire: Wire, gone: Iterable[bytes] = ()) -> dict[str, bytes]:
-    """Nothing that was sent is in any file, nor who sent it, nor when."""
+def check_files(home: Path, wire: Wire, gone: Iterable[bytes] = (), public: Iterable[bytes] = ()) -> dict[str, bytes]:
+    """Nothing that was sent is in any file, nor who sent it, nor when; but for what is public."""
     files = on_disk(home)
-    assert found_in(files, {*wire.secrets, *gone}) == []
+    assert found_in(files, {*wire.secrets, *gone} - set(public)) == []
     numbers = [(name, value) for name, value in values_in(home / "coordinator.db") if isinstance(value, int | float)]
     assert not [name for name, value in numbers if value in wire.ports]
     sent = wire.of("submissions", "update", "messages")
@@ -259,7 +252,7 @@ def test_nothing_that_was_sent_is_on_the_disk(folder: Path, wire: Wire, stack: E
     for name, document in studies.items():
         (home / name).write_text(toml_of(document))
     url, people = f"sqlite:{home / 'coordinator.db'}", table_of(N_PEOPLE + 1)
-    first = stack.enter_context(Coordinator(home, *studies, "--port", "0"))
+    first = stack.enter_context(Coordinator(home, *studies, "--port", "0", "--tickets"))
     members = Fleet(folder / "fleet", first)
     members.run(1, table_of(40), N_DEVICES)
     devices = wire.pairs
@@ -297,11 +290,38 @@ def test_what_came_last_is_tidied_at_the_end(folder: Path, wire: Wire, stack: Ex
     home = folder / "home"
     home.mkdir()
     (home / "ddml.toml").write_text(toml_of(DDML))
-    coordinator = stack.enter_context(Coordinator(home, "ddml.toml", "--port", "0"))
+    coordinator = stack.enter_context(Coordinator(home, "ddml.toml", "--port", "0", "--tickets"))
     Fleet(folder / "fleet", coordinator).run(0, table_of(40), N_DEVICES)
     check_said(coordinator, signal.SIGTERM)
     assert len(wire.of("update")) == len(wire.pairs) == N_DEVICES
     check_order(check_files(home, wire)["coordinator.db"], wire.pairs)
+
+
+def test_nothing_links_a_member_to_what_came_with_a_token(folder: Path, wire: Wire, stack: ExitStack) -> None:
+    """Who is a member is written, and said to everyone; and under which names updates came. Not whose they are, by bytes or by order."""
+    home = folder / "home"
+    home.mkdir()
+    (home / "ddml.toml").write_text(toml_of(DDML))
+    first = stack.enter_context(Coordinator(home, "ddml.toml", "--port", "0"))
+    assert first.said["studies"][0]["has_tokens"]
+    # One after the other: each has registered and sent its update before the next one comes.
+    Fleet(folder / "fleet", first).run(0, table_of(2 * N_DEVICES), N_DEVICES, at_once=1)
+    registered, updates = wire.of("enrolments"), wire.of("update")
+    assert len(registered) == len(updates) == N_DEVICES
+    members = [bytes.fromhex(one.key or "") for one in registered]
+    tokens = [bytes.fromhex((one.token or "").split()[0]) for one in updates]
+    names = [name_of_pseudonym(pseudonym_of(token)) for token in tokens]
+    commitments = [bytes.fromhex(json.loads(one.body)["commitment"]) for one in registered]
+    listed = from_cbor(first.get("members").content, Members)
+    assert listed.keys == tuple(sorted(members))
+    settled(f"sqlite:{home / 'coordinator.db'}", first)
+    for by in (None, signal.SIGKILL):
+        if by is not None:
+            check_said(first, by)
+        gone = {part for whole in (*tokens, *commitments) for part in (whole, whole[:48], whole.hex().encode(), whole[:48].hex().encode())}
+        left = check_files(home, wire, gone, public=members)["coordinator.db"]
+        check_order(left, list(zip(members, names, strict=True)))
+        check_order(left, [(hashlib.sha256(key).digest(), name) for key, name in zip(members, names, strict=True)])
 
 
 def digest(text: str) -> bytes:

@@ -89,7 +89,7 @@ def test_clocks_that_are_a_day_off(tmp_path: Path, entropy: SeededEntropy, stack
     check(scene, "AUTH-003")
 
 
-@pytest.mark.parametrize("name", ["anonml", "ddml by tickets", "sdq by sums"])
+@pytest.mark.parametrize("name", ["anonml", *(pytest.param(name, marks=pytest.mark.soak) for name in ("ddml by tokens", "sdq by sums"))])
 def test_clocks_that_jump(name: str, tmp_path: Path, entropy: SeededEntropy, stack: ExitStack) -> None:
     """Forward and back by a day, whenever somebody has said something, on both sides."""
     scene = Scene(replace(MATRIX[name], patience=3 * DAY), tmp_path / "scene", entropy, {}, stack)

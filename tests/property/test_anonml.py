@@ -85,7 +85,7 @@ def told(peer: AnonMLPeer, asked: list[Ask], forgets: list[bool], seed: int) -> 
     return left, ledger
 
 
-@hostile(120)
+@hostile(60)
 @given(st.data(), st.sampled_from(PLUS), tickets, st.integers(0, 2**32))
 def test_a_person_answers_at_most_once_and_pays_for_exactly_one_answer(data: st.DataObject, name: str, ticket: bytes, seed: int) -> None:
     script, shown = case(name)
@@ -106,7 +106,7 @@ def test_a_person_answers_at_most_once_and_pays_for_exactly_one_answer(data: st.
         assert (answer.phase, answer.question) == peer.mine["answer"]
 
 
-@hostile(100)
+@hostile(60)
 @given(st.data(), st.sampled_from(list(STUDIES)), tickets, st.integers(0, 2**32))
 def test_what_a_person_is_asked_and_how_long_it_is_do_not_depend_on_the_row(
     data: st.DataObject, name: str, ticket: bytes, seed: int
@@ -133,7 +133,7 @@ def test_what_a_person_is_asked_and_how_long_it_is_do_not_depend_on_the_row(
 faults = any_faults(most_lost=0.4)
 
 
-@hostile(25)
+@hostile(12)
 @given(faults, st.sampled_from(["bits", "blocks", "shuffled", "paper", "paper of classes"]), st.integers(0, 2**32), st.integers(0, 60))
 def test_promises_are_kept_on_any_network(faults: Faults, name: str, seed: int, patience: int) -> None:
     script, _ = case(name)
@@ -174,7 +174,7 @@ def studies(draw: st.DrawFn) -> Params:
     return Paper(schema, epsilon, size, draw(st.integers(1, 4)), n_subsets, subset_size, accounting)
 
 
-@hostile(120)
+@hostile(60)
 @given(studies(), st.integers(0, 60), st.integers(0, 2**32))
 def test_any_study_is_priced_within_its_budget_and_run_to_a_model(params: Params, n: int, seed: int) -> None:
     script = make_script(params, seed.to_bytes(32, "big"))

@@ -85,13 +85,13 @@ def structure(good: Path) -> list[int]:
 
 
 @given(changes=CHANGES)
-@hostile(500)
+@hostile(200)
 def test_changed_bytes(folder: Path, good: Path, changes: list[tuple[int, int]]) -> None:
     holds_or_says(folder, good, changed(good, changes, range(good.stat().st_size)))
 
 
 @given(changes=CHANGES)
-@hostile(500)
+@hostile(200)
 def test_changed_bytes_of_the_structure(folder: Path, good: Path, changes: list[tuple[int, int]]) -> None:
     holds_or_says(folder, good, changed(good, changes, structure(good)))
 

@@ -82,7 +82,7 @@ def test_a_message_comes_back_and_can_be_read(message: Thing) -> None:
     assert json.loads(to_json(message))["study"] == STUDY.hex()
 
 
-@hostile(1000)
+@hostile(400)
 @given(st.binary(max_size=80))
 @example(b"")
 @example(bytes.fromhex("c0f6"))
@@ -97,7 +97,7 @@ def test_any_bytes_are_survived(data: bytes) -> None:
     assert dumps(value) == data
 
 
-@hostile(1000)
+@hostile(400)
 @given(things, st.data())
 def test_damaged_messages_are_survived(message: Thing, data: st.DataObject) -> None:
     raw = bytearray(encode(message))

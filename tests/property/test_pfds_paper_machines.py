@@ -94,7 +94,7 @@ def test_a_holder_answers_each_question_once_at_its_price_whatever_it_is_told(da
     assert spent(ledger) == cost(peer, left) <= grains_up(peer.params.epsilon)
 
 
-@hostile(40)
+@hostile(25)
 @given(st.data(), STUDY_NAMES, st.integers(0, 2**32))
 def test_an_aggregator_bears_whatever_holders_send(data: st.DataObject, name: str, seed: int) -> None:
     aggregator = logged(name)[0]

@@ -72,7 +72,7 @@ def spots(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *(spot for key, part in inner for spot in spots(part, (*path, key)))]
 
 
-@hostile(200)
+@hostile(100)
 @given(data=st.data())
 def test_a_signed_document_with_any_junk_in_it_is_read_or_refused(data: st.DataObject, place: Path) -> None:
     files = files_of(data.draw(st.booleans()))
@@ -90,7 +90,7 @@ def test_a_signed_document_with_any_junk_in_it_is_read_or_refused(data: st.DataO
         assert read(place).release.statement.epsilon <= 1
 
 
-@hostile(200)
+@hostile(100)
 @given(data=st.data())
 def test_signed_rows_with_any_bytes_in_them_fit_or_are_refused(data: st.DataObject, place: Path) -> None:
     files = dict(files_of(False))

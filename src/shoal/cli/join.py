@@ -5,17 +5,29 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shoal.cli.check import read_table
-from shoal.cli.join_view import converse, details_text, drawn_data, drawn_text, label_data, label_text, progress, sent_data, sent_text
+from shoal.cli.join_view import (
+    NOTHING_DRAWN,
+    converse,
+    details_text,
+    drawn_data,
+    drawn_text,
+    label_data,
+    label_text,
+    progress,
+    sent_data,
+    sent_text,
+)
 from shoal.cli.ledger_view import total_data, totals_text
 from shoal.cli.output import emit
 from shoal.clock import SystemClock
 from shoal.entropy import SystemEntropy
-from shoal.errors import BudgetError, ConsentError, UsageError
+from shoal.errors import BudgetError, ConsentError, SpecError, UsageError
 from shoal.names import shell_word, shown
 from shoal.participant.consent import Asked, refuse_price
 from shoal.participant.journal import Joined, Role
@@ -23,9 +35,12 @@ from shoal.participant.ledger_file import default_path
 from shoal.participant.offers import Offer
 from shoal.participant.outputs import prepared
 from shoal.participant.peers import encode
+from shoal.participant.preview import Drawn
 from shoal.participant.runner import Finished
 from shoal.participant.session import Session, opened
+from shoal.participant.via import Via, via_of
 from shoal.privacy.rounding import show
+from shoal.study.manifest import Manifest
 from shoal.table_files import Table
 
 
@@ -39,6 +54,7 @@ class Options:
     max_epsilon: float | None
     yes: bool
     preview: bool
+    via: str | None
     ledger: Path | None
     invitation: str | None
     ca: Path | None
@@ -58,6 +74,10 @@ class Options:
         given = (("--ledger", self.ledger), ("--ca", self.ca))
         return "".join(f" {option} {shell_word(path)}" for option, path in given if path is not None)
 
+    def way(self, manifest: Manifest | None = None) -> Via:
+        """How to reach the coordinator, as far as that is known without the study, or with it."""
+        return via_of(self.via, self.url, SystemEntropy(), ca=self.ca, manifest=manifest)
+
     @property
     def can_ask(self) -> bool:
         """Whether there is somebody to ask."""
@@ -73,7 +93,7 @@ def join(
     max_epsilon: str | None = None,
     yes: bool = False,
     preview: bool = False,
-    via: str = "direct",
+    via: str | None = None,
     ledger: Path | None = None,
     invitation: str | None = None,
     ca: Path | None = None,
@@ -101,7 +121,7 @@ def join(
     preview
         Show what would be sent, in the bytes that are stored, and send nothing. They are drawn and held in your ledger for later.
     via
-        How to reach the coordinator: direct.
+        How to reach the coordinator: direct, ohttp:RELAY-URL, tor or tor:HOST:PORT. Without it through the study's relay, if it has one.
     ledger
         The ledger file; SHOAL_LEDGER or the user's data directory where it is not given.
     invitation
@@ -117,25 +137,28 @@ def join(
     json
         Print one JSON object.
     """
-    if via != "direct":
-        what = f"--via {via!a:.40} is not there yet: this version of shoal reaches a coordinator directly."
-        raise UsageError("USAGE-002", what, why="Relays and Tor come with a later version.", fix="--via direct, or leave it out.")
     if preview and read_only:
         raise UsageError(
             "USAGE-001", "--preview shows what would be sent, and with --read-only nothing is.", fix="Leave out one of the two."
         )
     if yes and max_epsilon is None:
         raise UsageError("USAGE-001", "--yes agrees up to a price, and none is given.", fix="--yes --max-epsilon 1")
-    options = Options(url, data, study, _epsilon(max_epsilon), yes, preview, ledger, invitation, ca, out, read_only, review, json)
+    options = Options(url, data, study, _epsilon(max_epsilon), yes, preview, via, ledger, invitation, ca, out, read_only, review, json)
     if out is not None:
         prepared(out)
     asyncio.run(_join(options))
 
 
 async def _join(options: Options) -> None:
-    async with opened(options.ledger or default_path(), options.url, SystemClock(), SystemEntropy(), options.ca) as session:
+    async with AsyncExitStack() as stack:
+        path = options.ledger or default_path()
+        session = await stack.enter_async_context(opened(path, options.url, SystemClock(), SystemEntropy(), options.ca, options.way()))
+        session = await _rerouted(stack, options, session, _remembered(options, session))
         offer = await session.offer(options.study, is_review=options.review)
+        session = await _rerouted(stack, options, session, offer.manifest)
         session.refuse_role(offer, options.role)
+        if session.taken_up(offer) is None:
+            await session.client.via.check(offer.manifest)
         source = _source(options, session.journal.study(offer.digest))
         table, asked = _table(offer, source), session.asked(offer, source)
         if options.role == "sharer" and session.taken_up(offer) is None:
@@ -157,6 +180,26 @@ async def _join(options: Options) -> None:
             if options.out is not None and finished.standing != "aborted":
                 kept = await session.keep(offer, finished, options.out, say)
         _report(options, session, offer, asked, finished, kept)
+
+
+def _remembered(options: Options, session: Session) -> Manifest | None:
+    """The one study of this coordinator that is meant and was met before, so that not even its manifest is asked for another way."""
+    met = [one for one in session.journal.studies() if one.url == session.client.url]
+    meant = [one for one in met if options.study is None or one.study.startswith(options.study.replace("-", "").lower())]
+    # What an earlier version of shoal has written may be no manifest now; then it is asked for anew.
+    with suppress(SpecError):
+        return Manifest.from_bytes(meant[0].manifest) if len(meant) == 1 else None
+    return None
+
+
+async def _rerouted(stack: AsyncExitStack, options: Options, session: Session, manifest: Manifest | None) -> Session:
+    """The session by the way that is right for a study: where none is given, through the relay that its manifest names."""
+    if options.via is not None or manifest is None:
+        return session
+    way = options.way(manifest)
+    if way.name == session.client.via.name == "direct":
+        return session
+    return replace(session, client=await stack.enter_async_context(session.client.through(way)))
 
 
 def _go_on(options: Options, session: Session, offer: Offer, asked: Asked) -> None:
@@ -208,8 +251,8 @@ async def _preview(options: Options, session: Session, offer: Offer, asked: Aske
     session.refuse_if_too_much(asked, options.max_epsilon)
     drawn = await session.preview(offer, _needed(table), asked.source)
     study = offer.manifest.study
-    text = f"{label_text(asked)}\n{drawn_text(drawn, study.protocol, _give_up(options, offer))}"
-    data = {"study": offer.digest, "title": study.title, **label_data(asked), "drawn": drawn_data(drawn)}
+    text = f"{label_text(asked, session.client.via.words)}\n{_drawn(options, session, offer, drawn)}"
+    data = {"study": offer.digest, "title": study.title, "via": session.client.via.name, **label_data(asked), "drawn": drawn_data(drawn)}
     emit(data, text, json=options.json, next_command=_again(options))
 
 
@@ -219,7 +262,7 @@ async def _agree(options: Options, session: Session, offer: Offer, asked: Asked,
         await _ask(session, offer, table, asked, options)
         return
     if not options.json:
-        print(label_text(asked))
+        print(label_text(asked, session.client.via.words))
     if options.yes:
         session.refuse_if_not_named(offer, options.study)
     session.refuse_if_too_much(asked, options.max_epsilon)
@@ -238,12 +281,17 @@ async def _ask(session: Session, offer: Offer, table: Table, asked: Asked, optio
             return "The bytes of a study that has changed can be shown once you have left its first form, by shoal leave."
         session.refuse_if_too_much(asked, options.max_epsilon)
         drawn = await session.preview(offer, table, asked.source)
-        return drawn_text(drawn, offer.manifest.study.protocol, _give_up(options, offer))
+        return _drawn(options, session, offer, drawn)
 
-    if not await converse(asked, details_text(asked, offer.url, offer.key), preview):
+    if not await converse(label_text(asked, session.client.via.words), details_text(asked, offer.url, offer.key), preview):
         fix = f"What is held for a preview is given up by: {_give_up(options, offer)}"
         raise ConsentError("CONSENT-001", "You have not agreed. Nothing was sent.", fix=fix)
     session.refuse_if_too_much(asked, options.max_epsilon)
+
+
+def _drawn(options: Options, session: Session, offer: Offer, drawn: Sequence[Drawn]) -> str:
+    nothing = session.nothing_to_show(offer) or NOTHING_DRAWN[offer.manifest.study.protocol]
+    return drawn_text(drawn, nothing, _give_up(options, offer))
 
 
 def _report(options: Options, session: Session, offer: Offer, asked: Asked, finished: Finished, kept: Path | None) -> None:
@@ -265,6 +313,7 @@ def _report(options: Options, session: Session, offer: Offer, asked: Asked, fini
         "title": title,
         "standing": finished.standing,
         "reason": finished.reason,
+        "via": session.client.via.name,
         "agreed": [{"url": url, "time": at.isoformat()} for url, at in agreed],
         **label_data(asked),
         "sent": sent_data(entries),
@@ -307,6 +356,7 @@ def _again(options: Options) -> str:
     words = ["shoal join", shell_word(options.url)]
     words += [] if options.data is None else [f"--data {shell_word(options.data)}"]
     words += [] if options.study is None else [f"--study {shell_word(options.study)}"]
+    words += [] if options.via is None else [f"--via {shell_word(options.via)}"]
     words += ["--read-only"] if options.read_only else []
     return " ".join(words) + options.places
 

@@ -27,12 +27,12 @@ _LONGEST = 2_000
 """Digits of a payload that are printed; a larger one is shown by its beginning."""
 
 
-async def converse(asked: Asked, details: str, preview: Callable[[], Awaitable[str]], ask: Callable[[str], str] = input) -> bool:
+async def converse(label: str, details: str, preview: Callable[[], Awaitable[str]], ask: Callable[[str], str] = input) -> bool:
     """Show the label and ask until the answer is yes or no; anything that is neither is no.
 
     Parameters
     ----------
-    asked, details
+    label, details
         The label, and what it leaves out.
     preview
         Draws what would be sent, holds it, and says what it is.
@@ -44,7 +44,7 @@ async def converse(asked: Asked, details: str, preview: Callable[[], Awaitable[s
     KeyboardInterrupt
         The person interrupts, in place of an answer.
     """
-    print(label_text(asked))
+    print(label)
     while True:
         # Whoever has interrupted already is not asked.
         await asyncio.sleep(0)
@@ -76,10 +76,10 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def label_text(asked: Asked) -> str:
-    """The label, and with whom a roster has one sum: their names, and their keys in short."""
+def label_text(asked: Asked, way: str) -> str:
+    """The label; with whom a roster has one sum, by their names and their keys in short; and which way all goes."""
     lines = [f"{'with':<10}{shown(member.name)}, key {short(member.key)}" for member in asked.manifest.roster]
-    return "\n".join([str(asked.statement), *lines])
+    return "\n".join([str(asked.statement), *lines, f"{'sent':<10}{way}"])
 
 
 def label_data(asked: Asked) -> dict[str, object]:
@@ -101,10 +101,10 @@ def details_text(asked: Asked, url: str, key: bytes) -> str:
     return "\n".join(f"{head:<10}{line}" for head, line in rows)
 
 
-def drawn_text(drawn: Sequence[Drawn], protocol: str, give_up: str) -> str:
-    """The stored bytes of each answer, in hexadecimal digits and in words; and the command that gives them up."""
+def drawn_text(drawn: Sequence[Drawn], nothing: str, give_up: str) -> str:
+    """The stored bytes of each answer, in hexadecimal digits and in words; and the command that gives them up. Or why there are none."""
     if not drawn:
-        return NOTHING_DRAWN[protocol]
+        return nothing
     parts = [f"Nothing was sent. {counted(len(drawn), 'answer')} drawn, held in your ledger, and what a later join sends:"]
     for one in drawn:
         readable = to_json(one.message)

@@ -14,18 +14,26 @@ from shoal.names import counted, shell_word, shown
 
 if TYPE_CHECKING:
     from shoal.participant.journal import Joined, Journal
+    from shoal.participant.via import Via
     from shoal.privacy.ledger import Entry
+    from shoal.study.manifest import Manifest
 
 
-def leave(study: str, /, *, ledger: Path | None = None, ca: Path | None = None, json: bool = False) -> None:
+_REGISTERED = "nobody: the coordinator keeps your registration, if you have one, and cannot tell which packet is yours, or that none is"
+
+
+def leave(study: str, /, *, via: str | None = None, ledger: Path | None = None, ca: Path | None = None, json: bool = False) -> None:
     """Leave a study: what was drawn and not sent is voided, and its cost is free again. What was sent stays sent, and stays spent.
 
-    A voided question stays unanswered for ever, also if you join the study again: another draw for it would be a second answer.
+    A voided question stays unanswered for ever, also if you join the study again: another draw for it would be a second answer. In a study
+    with tokens your registration stays, so that nobody counts twice, and nobody is told that you left, which may say what is not yours.
 
     Parameters
     ----------
     study
         The beginning of its digest, or its title.
+    via
+        How to reach the coordinator, as shoal join has it. Without it through the study's relay, if it has one.
     ledger
         The ledger file; SHOAL_LEDGER or the user's data directory where it is not given.
     ca
@@ -35,12 +43,15 @@ def leave(study: str, /, *, ledger: Path | None = None, ca: Path | None = None, 
     """
     from shoal.cli.join_view import sent_data, sent_text
     from shoal.clock import SystemClock
+    from shoal.entropy import SystemEntropy
     from shoal.participant.journal import Journal
     from shoal.participant.ledger_db import is_there
     from shoal.participant.ledger_file import LedgerFile, default_path
     from shoal.participant.session import void_held
+    from shoal.participant.via import via_of
     from shoal.privacy.rounding import from_grains, show
-    from shoal.study.manifest import short
+    from shoal.study.anonymity import has_tokens
+    from shoal.study.manifest import Manifest, short
 
     clock, path = SystemClock(), ledger or default_path()
     if not is_there(path):
@@ -48,11 +59,14 @@ def leave(study: str, /, *, ledger: Path | None = None, ca: Path | None = None, 
         pick(study, {}, _where(path))
     with LedgerFile(path, clock) as book, Journal(path, clock) as journal:
         joined = find(journal, study, _where(path))
+        manifest = Manifest.from_bytes(joined.manifest)
+        is_registered = has_tokens(manifest) and joined.role == "sharer"
+        way = None if is_registered or joined.name is None else via_of(via, joined.url, SystemEntropy(), ca=ca, manifest=manifest)
         # Whoever takes part at this moment could send what is voided here.
         with journal.hold(joined.study):
             voided = void_held(book, joined.study)
             journal.stand(joined.study, "left")
-            told = asyncio.run(_tell(journal, joined, ca))
+            told = None if way is None else asyncio.run(_tell(journal, joined, manifest, way))
         entries = [entry for entry in book.entries() if entry.study == joined.study]
     digest = short(bytes.fromhex(joined.study))
     epsilon, sent = sum(entry.cost for entry in voided), sent_data(entries)
@@ -61,16 +75,18 @@ def leave(study: str, /, *, ledger: Path | None = None, ca: Path | None = None, 
         "title": joined.title,
         "voided": {"questions": len(voided), "epsilon": float(from_grains(epsilon))},
         "sent": sent,
+        "registration_stays": is_registered,
         "coordinator": {"url": joined.url, "error": None if told is None else told.to_dict()},
     }
     lines = [
         f"left      {shown(joined.title)}, digest {digest}",
         f"voided    {_voided(voided, show(from_grains(epsilon)))}",
         f"stays     {sent_text(entries)}{'; what was sent stays sent, and stays spent' if sent['questions'] else ''}",
-        f"told      {_told(joined, told)}",
+        f"told      {_REGISTERED if is_registered else _told(joined, told)}",
     ]
     options = "" if ledger is None else f" --ledger {shell_word(ledger)}"
-    again = f"shoal leave {joined.study[:12]}{options}{'' if ca is None else f' --ca {shell_word(ca)}'}"
+    others = [f" {option} {shell_word(value)}" for option, value in (("--ca", ca), ("--via", via)) if value is not None]
+    again = f"shoal leave {joined.study[:12]}{options}{''.join(others)}"
     next_command = again if isinstance(told, TransportError) else f"shoal ledger show{options}"
     emit(data, "\n".join(lines), json=json, next_command=next_command)
 
@@ -94,19 +110,16 @@ def _voided(voided: Sequence[Entry], epsilon: str) -> str:
     return f"{counted(n, 'answer')} not sent, {price}, which is free again; {questions} unanswered, also if you join again"
 
 
-async def _tell(journal: Journal, joined: Joined, ca: Path | None) -> ShoalError | None:
-    """Tell the coordinator, if it knows of the participant; why it does not know now, if so."""
-    if joined.name is None:
-        return None
+async def _tell(journal: Journal, joined: Joined, manifest: Manifest, way: Via) -> ShoalError | None:
+    """Tell the coordinator, which knows of the participant; why it does not know of its leaving now, if so."""
     from shoal.clock import SystemClock
     from shoal.entropy import SystemEntropy
     from shoal.participant.client import Client
     from shoal.participant.identity import identity_for, seed_of
-    from shoal.study.manifest import Manifest
 
     entropy = SystemEntropy()
-    identity = identity_for(Manifest.from_bytes(joined.manifest), seed_of(journal, entropy))
-    async with Client(joined.url, SystemClock(), entropy, ca=ca) as client:
+    identity = identity_for(manifest, seed_of(journal, entropy))
+    async with Client(joined.url, SystemClock(), entropy, via=way) as client:
         try:
             await client.leave(joined.study, identity)
         except (TransportError, RemoteProtocolError) as error:

@@ -19,6 +19,7 @@ COMMANDS = {
     "check": ("shoal.cli.check:check", "Validate a study, price every release, print its label."),
     "simulate": ("shoal.cli.simulate:simulate", "Simulate a study on a table: what would be learned, beside no privacy."),
     "serve": ("shoal.cli.serve:serve", "Publish studies, and coordinate them over HTTP until told to stop."),
+    "relay": ("shoal.cli.relay:relay", "Take sealed packets for a coordinator, so that it does not see who sends them."),
     "join": ("shoal.cli.join:join", "Take part in a study: read its label, agree, answer."),
     "close": ("shoal.cli.close:close", "End a study of a coordinator before its time, as its analyst."),
     "leave": ("shoal.cli.leave:leave", "Leave a study; what was already sent stays sent."),

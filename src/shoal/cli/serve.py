@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoal.cli.tokens import Tokens, tokens_of
 from shoal.clock import SystemClock
 from shoal.entropy import SystemEntropy
 from shoal.errors import SpecError, UsageError
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 MOST_WORKERS = 256
 MOST_INVITATIONS = 100_000
 
-_LINES = {"ends": "ends", "join": "join", "because": "reason", "model": "model"}
+_LINES = {"epoch": "epoch", "relay": "relay", "ends": "ends", "join": "join", "because": "reason", "model": "model"}
 """What is said of a study, where there is something to say: words in front of it, and where it is."""
 
 
@@ -46,6 +47,9 @@ def serve(
     invite: int = 0,
     patience: float | None = None,
     queries: Path | None = None,
+    epoch: str | None = None,
+    relay: str | None = None,
+    tickets: bool = False,
     json: bool = False,
 ) -> None:
     """Publish studies, and coordinate them over HTTP until told to stop.
@@ -80,24 +84,30 @@ def serve(
         Seconds that a phase or step waits for answers, in studies that begin now.
     queries
         Counts that an SDQ study is asked besides its model, a TOML file of [[query]] blocks.
+    epoch
+        A name: who has registered in one study of an epoch takes part in all of them, without registering again.
+    relay
+        The address of a relay that somebody else runs, through which anonymous packets come shuffled: shoal relay --to URL
+    tickets
+        Admit anonymous packets by tickets instead of tokens: this coordinator could then note whose ticket is whose.
     json
         Print one JSON object when it listens.
     """
     _check_options(port, workers, invite, patience, models)
     members = () if roster is None else load_roster(roster)
     manifests = [_manifest(path, members) for path in study]
+    tokens = tokens_of(manifests, epoch, relay, tickets=tickets)
     if members and not any(manifest.roster for manifest in manifests):
         raise UsageError("SERVE-004", "A roster is given, but no study of sdq or pfds to which it belongs.", fix="Name the study's file.")
     asked = {} if queries is None else _asked(queries, manifests)
     # All of the above is done without what a coordinator needs, which may not be installed.
     _check_installed()
-    from shoal.coordinator.listening import check_exposure, is_open_to_others, listen, resolve, tls_context, url_for_others, url_of
-    from shoal.coordinator.publishing import A_DAY, hosted_of
+    from shoal.coordinator.publishing import A_DAY
     from shoal.coordinator.settings import Settings
+    from shoal.transport.listening import check_exposure, is_open_to_others, listen, resolve, tls_context, url_for_others, url_of
 
-    for manifest in manifests:
-        # Whatever its time: it may have begun long ago.
-        hosted_of(manifest, 0, patience=A_DAY, by_invitation=False, queries=asked.get(manifest.digest.hex(), ()))
+    # Whatever its time: it may have begun long ago.
+    _check(manifests, tokens, asked, 0, A_DAY, is_invited=False)
     if (tls_cert is None) != (tls_key is None):
         raise UsageError("SERVE-002", "TLS needs a certificate and its key; only one of them is given.", fix="--tls-cert F --tls-key F")
     has_tls = tls_cert is not None and tls_key is not None
@@ -113,7 +123,7 @@ def serve(
         address = url_of(host, listener, has_tls=has_tls)
         notice = Notice(address, url_for_others(host, address, has_tls=has_tls), json)
         try:
-            _open_up(notice, settings, manifests, asked, invite, None if patience is None else round(1000 * patience))
+            _open_up(notice, settings, manifests, tokens, asked, invite, None if patience is None else round(1000 * patience))
             if workers == 1:
                 from shoal.coordinator.worker import run
 
@@ -189,14 +199,16 @@ class Notice:
 def _open_up(
     notice: Notice,
     settings: Any,
-    manifests: Sequence[Manifest],
+    drafts: Sequence[Manifest],
+    tokens: Tokens,
     asked: dict[str, tuple[Query, ...]],
     n_invitations: int,
     patience: int | None,
 ) -> None:
     """Publish what is new, make the analyst's key at the first start, and note what is to be told."""
+    from shoal.coordinator.keys import Keys
     from shoal.coordinator.models import open_models
-    from shoal.coordinator.publishing import draw_invitations, first_start, hosted_of, publish
+    from shoal.coordinator.publishing import check_epoch, draw_invitations, first_start, hosted_of, publish
     from shoal.coordinator.store.opening import open_store
 
     entropy, now = SystemEntropy(), round(1000 * SystemClock().now().timestamp())
@@ -205,27 +217,50 @@ def _open_up(
             # They come first: where they cannot be reached, no file of a store is left behind.
             stack.enter_context(open_models(settings.models, settings.store))
         store = stack.enter_context(open_store(settings.store))
+        if not store.studies():
+            # All of them would begin now. What cannot is refused before there is a key that is told once.
+            _check(drafts, tokens, asked, now, patience, is_invited=n_invitations > 0)
+        secrets, notice.analyst_key = first_start(store, entropy)
+        issuing = Keys(secrets.signing_seed).issuing if any(map(tokens.are_for, drafts)) else None
+        manifests = [tokens.manifest(draft, issuing) for draft in drafts]
         begins = {one.digest.hex(): one for one in manifests if store.study(one.digest.hex()) is None}
         codes = {digest: () if one.roster else draw_invitations(n_invitations, entropy) for digest, one in begins.items()}
         # Where one of them cannot be published, none is.
         for digest, one in begins.items():
-            hosted_of(one, now, patience=patience, by_invitation=bool(codes[digest]), queries=asked.get(digest, ()))
+            is_invited, queries = bool(codes[digest]), asked.get(digest, ())
+            check_epoch(store, hosted_of(one, now, patience=patience, by_invitation=is_invited, queries=queries, issuing=issuing))
         for digest, one in begins.items():
-            _, is_new = publish(store, one, now, patience=patience, invitations=codes[digest], queries=asked.get(digest, ()))
+            queries = asked.get(digest, ())
+            _, is_new = publish(store, one, now, patience=patience, invitations=codes[digest], queries=queries, issuing=issuing)
             notice.invitations |= {digest: codes[digest]} if is_new and codes[digest] else {}
-        _, notice.analyst_key = first_start(store, entropy)
         notice.lacks_invitations = n_invitations > 0 and not notice.invitations
         served = store.studies()
         notice.studies = [_described(hosted, notice.reached_at, hosted.digest in begins, len(served)) for hosted in served]
 
 
+def _check(
+    drafts: Sequence[Manifest], tokens: Tokens, asked: dict[str, tuple[Query, ...]], now: int, patience: int | None, *, is_invited: bool
+) -> None:
+    """Refuse studies that cannot be served, whatever the coordinator's keys are: those in the store are not there yet."""
+    from shoal.coordinator.keys import Keys
+    from shoal.coordinator.publishing import hosted_of
+
+    keys = Keys(SystemEntropy().bytes(32))
+    for draft in drafts:
+        issuing = keys.issuing if tokens.are_for(draft) else None
+        by_invitation, queries = is_invited and not draft.roster, asked.get(draft.digest.hex(), ())
+        one = tokens.manifest(draft, issuing)
+        hosted_of(one, now, patience=patience, by_invitation=by_invitation, queries=queries, issuing=issuing)
+
+
 def _described(hosted: Hosted, address: str, is_new: bool, n_studies: int) -> dict[str, Any]:
     from shoal.coordinator.publishing import end_of
+    from shoal.study.wording_tokens import statement_of
     from shoal.transport.routes import study_route
 
     manifest = Manifest.from_bytes(hosted.manifest)
     plan = make_plan(manifest.study, manifest.digest)
-    label = plan.statement(digest=manifest.short)
+    label = statement_of(manifest, plan)
     which = f" --study {hosted.digest[:12]}" if n_studies > 1 else ""
     invitation = " --invitation CODE" if hosted.by_invitation else ""
     is_open = hosted.status == "open"
@@ -238,6 +273,9 @@ def _described(hosted: Hosted, address: str, is_new: bool, n_studies: int) -> di
         "standing": "begins" if is_new else "goes on" if is_open else hosted.status,
         "price": str(plan.everything),
         "patience_seconds": hosted.patience / 1000,
+        "has_tokens": hosted.scope is not None,
+        "epoch": manifest.epoch,
+        "relay": manifest.relay,
         "ends": end_of(manifest, hosted) if is_open else None,
         "join": f"shoal join {shell_word(address)} --data rows.csv{which}{invitation}" if is_open else None,
         "reason": None if hosted.reason is None else " ".join(hosted.reason.split()),

@@ -26,8 +26,10 @@ from shoal.protocols.sdq.messages import MESSAGES as SDQ
 from shoal.protocols.sdq.queries import FreeQuery, Query
 from shoal.protocols.sums.terms import Terms
 from shoal.study import anonml, pfds, sdq
+from shoal.study.anonymity import has_tokens, is_anonymous
 from shoal.study.manifest import Manifest
 from shoal.study.spec import Study
+from shoal.transport.forms import Issuing
 
 _MESSAGES = {"anonml": ANONML, "ddml": DDML, "sdq": SDQ, "pfds": PFDS}
 
@@ -64,27 +66,57 @@ def needs_roster(study: Study) -> bool:
     return study.protocol == "sdq" or study.trust == "secure-sum"
 
 
-def has_tickets(study: Study) -> bool:
-    """Whether what participants send is anonymous, and admitted by tickets."""
-    return study.protocol == "anonml" or (study.ddml is not None and study.ddml.admission == "token")
+def has_tickets(manifest: Manifest) -> bool:
+    """Whether what participants send is anonymous, and admitted by tickets: where there is no issuer of tokens."""
+    return is_anonymous(manifest.study) and not has_tokens(manifest)
 
 
-def check_servable(manifest: Manifest) -> None:
-    """Refuse a study that cannot be served over HTTP as it is: ``HOST-003``."""
+def check_servable(manifest: Manifest, issuing: Issuing | None = None) -> None:
+    """Refuse a study that cannot be served over HTTP as it is, by a coordinator with these keys: ``HOST-003``."""
     study = manifest.study
+    _check_keys(manifest, issuing)
     if study.trust == "shuffled":
-        raise SpecError(
-            "HOST-003",
-            "A study with trust shuffled cannot be served yet.",
-            why="Its answers must come in batches from a relay, and there is none.",
-            fix='trust = "local"',
-        )
+        _check_shuffled(manifest)
     if needs_roster(study) and not manifest.roster:
         raise SpecError(
             "HOST-003",
             f"A study of {study.protocol} with trust {study.trust} cannot be served without a roster.",
             why="Its members check each other's signatures, and so must know each other's keys beforehand.",
             fix="Give the names and keys of all members: --roster FILE",
+        )
+
+
+def _check_keys(manifest: Manifest, issuing: Issuing | None) -> None:
+    ours = ("", "") if issuing is None else (issuing.issuer_key, issuing.gateway_key)
+    for what, key, own in zip(("issuer", "gateway"), (manifest.issuer_key, manifest.gateway_key), ours, strict=True):
+        if key is not None and key.hex() != own:
+            raise SpecError(
+                "HOST-003",
+                f"The manifest's {what} key is not this coordinator's.",
+                why="It could neither sign who registers nor open what is sealed to another key.",
+                fix="Take both keys from GET /v1/issuing of this coordinator.",
+            )
+    if manifest.relay is not None and manifest.gateway_key is None:
+        raise SpecError("HOST-003", "The manifest names a relay and no gateway key.", why="What goes through a relay is sealed to it.")
+    if manifest.epoch is not None and not has_tokens(manifest):
+        raise SpecError("HOST-003", "The manifest has an epoch, and the study takes no tokens.", fix="Leave the epoch out.")
+    if manifest.epoch is not None and manifest.study.variant == "paper":
+        raise SpecError(
+            "HOST-003",
+            "A study of variant paper cannot be of an epoch.",
+            why="Its credentials say to which partition somebody belongs, and in another study that would be another one.",
+            fix="Leave the epoch out: credentials are then of this study alone.",
+        )
+
+
+def _check_shuffled(manifest: Manifest) -> None:
+    """Refuse what cannot come sealed and in batches."""
+    if not has_tokens(manifest) or manifest.gateway_key is None or manifest.relay is None:
+        raise SpecError(
+            "HOST-003",
+            "A study with trust shuffled needs tokens, a gateway and a relay.",
+            why="Its answers come in shuffled batches, sealed, from a relay that somebody else runs.",
+            fix='Name the relay: shoal serve STUDY --relay URL; or trust = "local"',
         )
 
 
@@ -132,11 +164,21 @@ def answers_of(manifest: Manifest, ticket: bytes) -> tuple[int, ...]:
 
 
 def informed(aggregator: Aggregator[Any], manifest: Manifest, n_enrolled: int, expected: Mapping[int, int]) -> Aggregator[Any]:
-    """The machine, told what it can still wait for once as many as the study declares have enrolled."""
+    """The machine, told what it can still wait for once as many as the study declares have enrolled.
+
+    With tokens nobody knows who answers in which phase, but in a course of one phase, in which everyone answers: there as many answers can
+    come as the members have together.
+    """
     if not isinstance(aggregator, AnonMLAggregator) or n_enrolled < manifest.study.participation.size:
         return aggregator
-    answers = tuple(expected.get(phase, 0) for phase in range(aggregator.script.n_phases))
-    return AnonMLAggregator(aggregator.study, aggregator.script, aggregator.minimum, aggregator.patience, answers)
+    script = aggregator.script
+    if has_tokens(manifest):
+        if script.n_phases > 1:
+            return aggregator
+        answers: tuple[int, ...] = (n_enrolled * len(script.asked(0, 0)),)
+    else:
+        answers = tuple(expected.get(phase, 0) for phase in range(script.n_phases))
+    return AnonMLAggregator(aggregator.study, script, aggregator.minimum, aggregator.patience, answers)
 
 
 def _terms(manifest: Manifest, threshold: int) -> Terms:

@@ -8,8 +8,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shoal.coordinator.bare import BareDDML
 from shoal.coordinator.office import Office
-from shoal.coordinator.problems import Guard, not_here
 from shoal.coordinator.routes import ROUTES, Endpoint, wrong_method
+from shoal.transport.problems import Guard, not_here
 
 
 def make_app(office: Office) -> ASGIApp:

@@ -16,9 +16,9 @@ from http import HTTPStatus
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shoal.coordinator.connections import sent_whole
 from shoal.coordinator.devices import Devices, Entry
-from shoal.coordinator.problems import HEADERS, problem
+from shoal.transport.connections import sent_whole
+from shoal.transport.problems import HEADERS, problem
 from shoal.transport.routes import RAW, study_route
 
 _PATH = re.compile(study_route("([0-9a-f]{64})", "(draw|update)"))
@@ -68,6 +68,8 @@ class BareDDML:
             except Exception as error:
                 await _fail(error, scope, receive, send)
                 return
+        # What comes out of a sealed request is for the whole application again.
+        scope["app"] = self
         await self._inner(scope, receive, send)
 
     async def _find(self, path: str) -> _Draw | _Update | None:

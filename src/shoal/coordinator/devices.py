@@ -18,12 +18,10 @@ from functools import partial
 from typing import TypeVar
 
 from shoal.clock import Clock
-from shoal.coordinator.admission import Admission, Signed, Tickets
-from shoal.coordinator.batching import Batched
+from shoal.coordinator.admission import Admission, Signed, Tickets, Tokens
 from shoal.coordinator.hosting import milliseconds
 from shoal.coordinator.models.base import ModelStore, as_weights
 from shoal.coordinator.models.memory import MemoryModels
-from shoal.coordinator.problems import RequestError, over
 from shoal.coordinator.refusals import Refusals
 from shoal.coordinator.results import Merged, result_of
 from shoal.coordinator.serving import Arrival, Serving, open_serving
@@ -32,7 +30,10 @@ from shoal.entropy import Entropy
 from shoal.errors import RemoteProtocolError, StoreError
 from shoal.protocols.ddml.merging import LIMIT
 from shoal.protocols.ddml.messages import ID_BYTES
+from shoal.study.anonymity import has_tokens
 from shoal.study.manifest import Manifest
+from shoal.transport.batching import Batched
+from shoal.transport.problems import RequestError, over
 
 EPOCH_BYTES = 8
 """Of an epoch, in front of the weights of a draw and, behind the id, of an update: little-endian."""
@@ -181,6 +182,7 @@ class Devices:
     def __init__(self, store: Store, models: ModelStore, clock: Clock, entropy: Entropy) -> None:
         self._store, self._models, self._clock, self._entropy = store, models, clock, entropy
         self._executor = ThreadPoolExecutor(1, "shoal-devices")
+        self._verifying = ThreadPoolExecutor(1, "shoal-devices-tokens")
         self._is_blocking = not isinstance(models, MemoryModels)
         self._entries: dict[str, asyncio.Task[Entry | None]] = {}
         self._served: list[_Served] = []
@@ -238,6 +240,7 @@ class Devices:
             self._tending.cancel()
             await asyncio.wait([self._tending])
         await self.tend()
+        self._verifying.shutdown()
         self._executor.shutdown()
 
     async def _open(self, digest: str) -> Entry | None:
@@ -267,6 +270,8 @@ class Devices:
         numbered = (self._store, digest, manifest.study.privacy.n_updates, self._executor)
         if settings.admission == "signed":
             return Signed(*numbered, self._now)
+        if has_tokens(manifest):
+            return Tokens(*numbered, manifest, self._verifying)
         return Tickets(*numbered) if settings.admission == "token" else Admission()
 
     def _ending(self, hosted: Hosted, serving: Serving) -> Ending | None:

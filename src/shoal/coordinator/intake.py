@@ -12,7 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from shoal.coordinator.aggregators import messages_of
-from shoal.coordinator.batching import Batched
 from shoal.coordinator.publishing import ticket_digest
 from shoal.coordinator.refusals import Refusals
 from shoal.coordinator.store.base import Accepted, Incoming, Store
@@ -22,6 +21,7 @@ from shoal.messages.base import Message
 from shoal.messages.measuring import check_values
 from shoal.protocols.anonml.messages import Answer
 from shoal.study.manifest import Manifest
+from shoal.transport.batching import Batched
 
 MOST_AT_ONCE = 1_000
 MOST_VALUES, MOST_ANONYMOUS_VALUES = 1 << 14, 1 << 6

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from shoal.clock import Clock
@@ -18,18 +19,26 @@ from shoal.coordinator.aggregators import answers_of, has_tickets, names_of
 from shoal.coordinator.devices import Devices
 from shoal.coordinator.hosting import milliseconds
 from shoal.coordinator.intake import Intake
+from shoal.coordinator.keys import Keys
 from shoal.coordinator.letterbox import Letterbox, unknown
 from shoal.coordinator.models.base import ModelStore
+from shoal.coordinator.packets import PacketIntake
 from shoal.coordinator.publishing import first_start, key_digest, publish, ticket_digest
+from shoal.coordinator.received import Arrivals
 from shoal.coordinator.recent import Recent
 from shoal.coordinator.refusals import Refusals
+from shoal.coordinator.registering import Registrar, commitment_of
 from shoal.coordinator.stepping import Stepper
 from shoal.coordinator.store.base import Accepted, Ending, Hosted, Store, Totals
 from shoal.crypto.roster import Identity
 from shoal.entropy import Entropy
-from shoal.errors import RemoteProtocolError, StoreError
+from shoal.errors import RemoteProtocolError, StoreError, UsageError
+from shoal.study.anonymity import Slots, has_tokens
 from shoal.study.manifest import Manifest
-from shoal.transport.forms import Enrolled, Enrolment, Letters, Poll, Published, to_cbor
+from shoal.transport.forms import Enrolled, Enrolment, Issuing, Letters, Members, Poll, Published, Received, to_cbor
+from shoal.transport.ohttp import Gateway
+from shoal.transport.packets import packet_size
+from shoal.transport.problems import not_here
 from shoal.transport.signing import FRESH_SECONDS, sign_published
 
 T = TypeVar("T")
@@ -53,11 +62,15 @@ class Served:
         As the store has it at present, and what it is about.
     published
         The manifest with the coordinator's signature, as it is sent.
+    slots, packet_size
+        Where packets are admitted by tokens: what these are for; and, for AnonML, the one size of the packets.
     """
 
     hosted: Hosted
     manifest: Manifest
     published: bytes
+    slots: Slots | None = None
+    packet_size: int | None = None
 
     @property
     def protocol(self) -> str:
@@ -95,6 +108,8 @@ class Office:
     """
 
     identity: Identity
+    keys: Keys
+    gateway: Gateway
 
     def __init__(self, store: Store, models: ModelStore, clock: Clock, entropy: Entropy, holder: str) -> None:
         self.clock = clock
@@ -106,6 +121,10 @@ class Office:
         self._refusals = Refusals()
         self._stepper = Stepper(store, clock, entropy, holder, self._bells, self.devices.step, self._flush)
         self._intakes: Recent[str, Intake] = Recent(_MOST_STUDIES)
+        # Tokens have a thread of their own: a flood of them keeps no call of the store waiting.
+        self._verifying = ThreadPoolExecutor(1, "shoal-tokens")
+        self._packet_intakes: Recent[str, PacketIntake] = Recent(_MOST_STUDIES)
+        self._arrivals = Arrivals(store, clock, self._executor)
         self._served: Recent[str, Served] = Recent(_MOST_STUDIES)
         self._analyst_digest = b""
         self._stepping: asyncio.Task[None] | None = None
@@ -114,6 +133,9 @@ class Office:
         """Begin to step studies; `StoreError` where the store cannot be used."""
         secrets, _ = await self._call(first_start, self._store, self._entropy)
         self.identity, self._analyst_digest = Identity.from_seed(secrets.signing_seed), secrets.analyst_digest
+        self.keys = Keys(secrets.signing_seed)
+        self.gateway = Gateway.from_seed(self.keys.gateway, self._entropy)
+        self._registrar = Registrar(self._store, self.keys, self._entropy, self._executor, self._verifying)
         self._stepping = asyncio.create_task(self._stepper.run())
 
     async def stop(self) -> None:
@@ -127,6 +149,7 @@ class Office:
         await self.devices.stop()
         with suppress(StoreError):
             await self._flush()
+        self._verifying.shutdown()
         self._executor.shutdown()
 
     def hang_up(self) -> None:
@@ -179,7 +202,8 @@ class Office:
         ------
         RemoteProtocolError
             ``ENROL-001``: it has no invitation, or no place on the roster, or the study is full or over. ``ENROL-002``: it has enrolled
-            with another ticket. ``MSG-005``: a ticket is needed. ``AUTH-005``: the request came before.
+            with another ticket or commitment. ``MSG-005``: one is needed. ``TOKEN-002``: the commitment is none. ``AUTH-005``: the
+            request came before.
         """
         served = await self.study(digest)
         closes = served.manifest.study.participation.closes
@@ -187,9 +211,12 @@ class Office:
             raise RemoteProtocolError("ENROL-001", f"The study closed on {closes:%Y-%m-%d at %H:%M} UTC.")
         name = _name_on_roster(served.manifest, key)
         invitation = None if form.invitation is None else key_digest(form.invitation)
+        if served.slots is not None:
+            asked = (served.manifest, served.slots, key, commitment_of(form.commitment), invitation, nonce, self._expires())
+            return await self._registrar.register(*asked)
         ticket: bytes | None = None
         answers: tuple[int, ...] = ()
-        if has_tickets(served.manifest.study):
+        if has_tickets(served.manifest):
             if form.ticket is None:
                 raise RemoteProtocolError("MSG-005", "Who enrols in this study gives a ticket, and this one did not.")
             ticket = ticket_digest(bytes.fromhex(form.ticket))
@@ -217,8 +244,36 @@ class Office:
         return await (await self._intake(digest)).message(name, payload, nonce)
 
     async def submit(self, digest: str, payload: bytes) -> None:
-        """Accept an anonymous message, or count why not; the sender is told nothing. `StoreError` where nothing could be stored."""
-        await (await self._intake(digest)).submit(payload)
+        """Accept an anonymous message, or a packet, or count why not; the sender is told nothing.
+
+        `StoreError` where nothing could be stored. Where packets are admitted by tokens ``payload`` is a packet, and else a message.
+        """
+        served = self._served.get(digest) or await self.study(digest)
+        if served.packet_size is not None:
+            await (await self._packet_intake(served)).submit(payload)
+        else:
+            await (await self._intake(digest)).submit(payload)
+
+    async def batch(self, digest: str, packets: Sequence[bytes]) -> int:
+        """Accept packets that a relay hands over, opened; how many of them are in, once that is durable. See `PacketIntake.batch`."""
+        return await (await self._packet_intake(await self._with_packets(digest))).batch(packets)
+
+    async def members(self, digest: str) -> Members:
+        """Who has registered for credentials that count in a study: among them a sender hides."""
+        if (await self.study(digest)).slots is None:
+            raise not_here("Nothing in this study is admitted by tokens.")
+        return Members(keys=await self._call(self._store.members, digest))
+
+    async def received(self, digest: str) -> Received:
+        """What has arrived in a study, for its senders to find their own; ``HOST-002`` while packets are collected."""
+        return await self._arrivals.received((await self._with_packets(digest)).hosted)
+
+    async def issuing(self) -> Issuing:
+        """The keys that belong into manifests; ``HOST-001`` where nothing is installed that could issue tokens."""
+        try:
+            return await self._call(lambda: self.keys.issuing)
+        except UsageError:
+            raise not_here("This coordinator issues no tokens.") from None
 
     async def mailbox(self, digest: str, name: str, poll: Poll, nonce: bytes) -> Letters:
         """Letters to a participant and to everyone, as soon as there are any; those before are acknowledged, and its own forgotten.
@@ -273,10 +328,30 @@ class Office:
         manifest = Manifest.from_bytes(hosted.manifest)
         signature = sign_published(self.identity, manifest.digest)
         published = to_cbor(Published(manifest=hosted.manifest, key=self.identity.public, signature=signature))
-        return Served(hosted, manifest, published)
+        if not has_tokens(manifest):
+            return Served(hosted, manifest, published)
+        size = packet_size(manifest) if manifest.study.protocol == "anonml" else None
+        return Served(hosted, manifest, published, Slots(manifest), size)
 
-    def _publish(self, manifest: bytes, patience: int | None) -> tuple[Hosted, bool]:
-        return publish(self._store, Manifest.from_bytes(manifest), milliseconds(self.clock.now()), patience=patience)
+    def _publish(self, data: bytes, patience: int | None) -> tuple[Hosted, bool]:
+        manifest = Manifest.from_bytes(data)
+        issuing = None if manifest.issuer_key is None and manifest.gateway_key is None else self.keys.issuing
+        return publish(self._store, manifest, milliseconds(self.clock.now()), patience=patience, issuing=issuing)
+
+    async def _with_packets(self, digest: str) -> Served:
+        served = await self.study(digest)
+        if served.packet_size is None:
+            raise not_here("No packets with tokens are sent in this study.")
+        return served
+
+    async def _packet_intake(self, served: Served) -> PacketIntake:
+        digest = served.hosted.digest
+        intake = self._packet_intakes.get(digest)
+        if intake is None:
+            make = partial(PacketIntake, self._store, served.manifest, self._executor, self._verifying, self._refusals, self._stepper.wake)
+            made = await self._call(make)
+            intake = self._packet_intakes.get(digest) or self._packet_intakes.put(digest, made)
+        return intake
 
     async def _intake(self, digest: str) -> Intake:
         intake = self._intakes.get(digest)

@@ -6,23 +6,27 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shoal import __version__
-from shoal.coordinator.reading import NUMBERS, PATIENCES, WAITS
+from shoal.coordinator.gateway import MAX_SEALED_BYTES
+from shoal.crypto.tokens import TOKEN_BYTES
 from shoal.messages import codec
 from shoal.messages.base import Record
-from shoal.transport.forms import MAX_CONTROL_BYTES, Enrolled, Enrolment, Poll, Problem
-from shoal.transport.routes import CBOR, JSON, OPENAPI, PROBLEM, RAW, STUDIES, study_route
+from shoal.transport import ohttp
+from shoal.transport.forms import MAX_CONTROL_BYTES, Enrolled, Enrolment, Issuing, Poll, Problem
+from shoal.transport.reading import NUMBERS, PATIENCES, WAITS
+from shoal.transport.routes import CBOR, GATEWAY, ISSUING, JSON, KEYS, OPENAPI, OPENED, PROBLEM, RAW, SEALED, STUDIES, study_route
 from shoal.transport.signing import SCHEME
 
 Plain = dict[str, Any]
 
 _ANY = "{digest}"
-_FORMS: tuple[type[Record], ...] = (Enrolment, Enrolled, Poll, Problem)
+_FORMS: tuple[type[Record], ...] = (Enrolment, Enrolled, Issuing, Poll, Problem)
 
 _REFUSALS = {
-    400: "The request is malformed (MSG-002 to MSG-006, HOST-006), or what it asks for cannot be served (SPEC, MANIFEST, HOST-003).",
+    400: "The request is malformed (MSG-002 to MSG-006, HOST-006, TOKEN-002), cannot be opened (CRYPTO-001), or asks for what cannot be"
+    " served (SPEC, MANIFEST, HOST-003).",
     401: "No signature or key (AUTH-001), a wrong one (AUTH-002), too old (AUTH-003), or seen before (AUTH-005).",
     403: "This key is not enrolled, or cannot enrol (ENROL-001).",
-    404: "There is no such study, or no such part of it (HOST-001).",
+    404: "There is no such study, or no such part of it, or the coordinator issues no tokens (HOST-001).",
     409: "It does not go with what was before (ENROL-002, HOST-005), or is not there yet (HOST-002).",
     410: "The study has ended (HOST-002).",
     413: "The body is too large (MSG-001).",
@@ -52,6 +56,12 @@ _STUDY = {
         "status": {"enum": ["open", "done", "failed", "closed"]},
         "reason": {"type": ["string", "null"]},
     },
+}
+_TAKEN: Plain = {
+    "type": "object",
+    "required": ["taken"],
+    "additionalProperties": False,
+    "properties": {"taken": {"type": "integer", "minimum": 0}},
 }
 _OBJECT: Plain = {"type": "object"}
 _SIGNED: tuple[Plain, ...] = ({"signature": []},)
@@ -129,6 +139,21 @@ def _paths() -> dict[str, Plain]:
         study_route(_ANY, "model"): {
             "get": _of_study("getModel", "What was learned.", {200: _content(JSON, _OBJECT)}, refusals=(409, 410)),
         },
+        study_route(_ANY, "members"): {
+            "get": _of_study(
+                "listMembers",
+                "Members: the keys of all whose credentials count in the study, where it has tokens.",
+                {200: _content(CBOR, _bytes())},
+            )
+        },
+        study_route(_ANY, "received"): {
+            "get": _of_study(
+                "listReceived",
+                "Received: the names of the packets that have arrived, while a phase does not collect any more.",
+                {200: _content(CBOR, _bytes())},
+                refusals=(409, 410),
+            )
+        },
         study_route(_ANY, "enrolments"): {
             "post": _of_study(
                 "enrol",
@@ -163,20 +188,51 @@ def _paths() -> dict[str, Plain]:
             "post": _of_study("leave", "Leave. What was sent stays sent.", {204: {}}, security=_SIGNED, refusals=(401, 403, 413))
         },
         study_route(_ANY, "submissions"): {
-            "post": _anonymous("submit", "A message that must not say who sends it. One answer, whatever became of it.", CBOR)
+            "post": _anonymous(
+                "submit",
+                "A packet with its token, or a message: whoever sends it is not to be known. One answer, whatever became of it.",
+                CBOR,
+            )
+        },
+        study_route(_ANY, "batches"): {
+            "post": _of_study(
+                "takeBatch",
+                "Batch: sealed packets that a relay hands over. Answered when they are stored, with how many it took.",
+                {200: _content(JSON, _TAKEN)},
+                body=_body(CBOR, _bytes(codec.MAX_BYTES)),
+                refusals=(409, 410, 413, 415),
+            )
         },
         study_route(_ANY, "draw"): {
             "post": _of_study("drawInstance", "DDML: the epoch, and a random instance.", {200: _content(RAW, _bytes())}, refusals=(410,))
         },
         study_route(_ANY, "update"): {
-            "post": _anonymous("sendUpdate", "DDML: an id, an epoch and weights.", RAW)
+            "post": _anonymous("sendUpdate", "DDML: an id, an epoch and weights.")
             | {
                 "security": [{}, {"signature": []}],
-                "parameters": [_DIGEST, _UPDATE_NUMBER, _TICKET],
+                "parameters": [_DIGEST, _UPDATE_NUMBER, _TICKET, _TOKEN],
                 "responses": _responses({202: {}}, (400, 401, 403, 404, 409, 410, 413, 503)),
             }
         },
         study_route(_ANY, "close"): {"post": _of_study("closeStudy", "End a study.", {204: {}}, security=_ANALYST, refusals=(401, 413))},
+        ISSUING: {
+            "get": _operation(
+                "getKeys",
+                "The keys that belong into manifests of this coordinator.",
+                {200: _content(JSON, _ref("Issuing"))},
+                refusals=(400, 404),
+            )
+        },
+        KEYS: {"get": _operation("getGatewayKey", "The gateway's key (RFC 9458).", {200: _content(ohttp.KEYS, _bytes())}, refusals=(400,))},
+        GATEWAY: {
+            "post": _operation(
+                "openSealed",
+                "A request of a participant, sealed to the gateway's key (RFC 9458), answered likewise.",
+                {200: _content(OPENED, _bytes())},
+                body=_body(SEALED, _bytes(MAX_SEALED_BYTES), "Binary HTTP (RFC 9292), sealed."),
+                refusals=(400, 413, 415),
+            )
+        },
         OPENAPI: {"get": _operation("describe", "This description.", {200: _content(JSON, _OBJECT)}, refusals=(400,))},
         "/healthz": {"get": _operation("isAlive", "Whether the process answers.", {200: _content(JSON, _OBJECT)}, refusals=(400,))},
         "/readyz": {"get": _operation("isReady", "Whether the store can be used.", {200: _content(JSON, _OBJECT)})},
@@ -195,8 +251,15 @@ _TICKET = {
     "name": "Shoal-Ticket",
     "in": "header",
     "required": False,
-    "description": "The ticket and the number of the update, where admission is by token.",
+    "description": "A ticket and the number of the update, where admission is by tickets.",
     "schema": {"type": "string", "pattern": "^[0-9a-f]{64} [0-9]{1,9}$"},
+}
+_TOKEN = {
+    "name": "Shoal-Token",
+    "in": "header",
+    "required": False,
+    "description": "A token for this update and its number, where admission is by tokens.",
+    "schema": {"type": "string", "pattern": f"^[0-9a-f]{{{2 * TOKEN_BYTES}}} [0-9]{{1,9}}$"},
 }
 
 
@@ -225,8 +288,10 @@ def _of_study(
     return _operation(name, summary, answers, query=(_DIGEST, *query), refusals=(400, 404, *refusals), **rest)
 
 
-def _anonymous(name: str, summary: str, media: str) -> Plain:
-    found = _of_study(name, summary, {202: {}}, body=_body(media, _bytes(codec.MAX_BYTES)))
+def _anonymous(name: str, summary: str, *others: str) -> Plain:
+    found = _of_study(name, summary, {202: {}}, body=_body(RAW, _bytes(codec.MAX_BYTES)))
+    for media in others:
+        found["requestBody"]["content"] |= _content(media, _bytes(codec.MAX_BYTES))
     del found["responses"]["400"]
     return found
 

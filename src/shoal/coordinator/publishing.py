@@ -14,9 +14,11 @@ from shoal.entropy import Entropy
 from shoal.errors import SpecError, UsageError
 from shoal.protocols.sdq.queries import Query
 from shoal.study.anonml import script_of
+from shoal.study.anonymity import has_tokens, scope_of
 from shoal.study.ddml import params_of
 from shoal.study.manifest import Manifest
 from shoal.study.plan import make_plan
+from shoal.transport.forms import Issuing
 
 KEY_BYTES = 32
 CODE_BYTES = 16
@@ -64,6 +66,7 @@ def publish(
     patience: int | None = None,
     invitations: Sequence[str] = (),
     queries: tuple[Query, ...] = (),
+    issuing: Issuing | None = None,
 ) -> tuple[Hosted, bool]:
     """Begin a study; or go on with one that the store has already, whatever else is said of it.
 
@@ -77,6 +80,8 @@ def publish(
         Codes of which one is needed to enrol; none for a study that is open to all, or has a roster.
     queries
         Free counts that an SDQ study is asked after its model.
+    issuing
+        The coordinator's keys, for a study that has some; None where none is known.
 
     Returns
     -------
@@ -91,14 +96,39 @@ def publish(
     known = store.study(manifest.digest.hex())
     if known is not None:
         return known, False
-    hosted = hosted_of(manifest, now, patience=patience, by_invitation=bool(invitations), queries=queries)
+    hosted = hosted_of(manifest, now, patience=patience, by_invitation=bool(invitations), queries=queries, issuing=issuing)
+    check_epoch(store, hosted)
     is_new = store.publish(hosted, [key_digest(code) for code in invitations])
     return store.study(hosted.digest) or hosted, is_new
 
 
-def hosted_of(manifest: Manifest, now: int, *, patience: int | None, by_invitation: bool, queries: tuple[Query, ...]) -> Hosted:
+def check_epoch(store: Store, hosted: Hosted) -> None:
+    """Refuse a study by invitation in an epoch whose other studies are open to all, or the other way round: ``HOST-003``.
+
+    Who is a member of one of them is a member of all.
+    """
+    others = [other for other in store.studies() if hosted.scope is not None and other.scope == hosted.scope]
+    if any(other.by_invitation != hosted.by_invitation for other in others):
+        how = ("open to all", "by invitation")
+        raise SpecError(
+            "HOST-003",
+            f"The study is {how[hosted.by_invitation]}, and others of its epoch are {how[not hosted.by_invitation]}.",
+            why="Who has registered in one study of an epoch is a member in all of them.",
+            fix="Name another epoch.",
+        )
+
+
+def hosted_of(
+    manifest: Manifest,
+    now: int,
+    *,
+    patience: int | None,
+    by_invitation: bool,
+    queries: tuple[Query, ...],
+    issuing: Issuing | None = None,
+) -> Hosted:
     """A study as `publish` would serve it, or the reason why it does not."""
-    check_servable(manifest)
+    check_servable(manifest, issuing)
     if by_invitation and manifest.roster:
         raise UsageError("USAGE-001", "A study with a roster needs no invitations.", why="Its roster says who takes part.")
     hosted = Hosted(
@@ -109,6 +139,7 @@ def hosted_of(manifest: Manifest, now: int, *, patience: int | None, by_invitati
         by_invitation,
         seats_of(manifest),
         queries_to_bytes(queries),
+        scope=scope_of(manifest) if has_tokens(manifest) else None,
     )
     # What could not be priced, or would fail when it is first stepped, fails now.
     make_plan(manifest.study, manifest.digest)
@@ -166,7 +197,9 @@ def end_of(manifest: Manifest, hosted: Hosted) -> str:
     steps = "its steps" if n_phases is None else f"{n_phases} phases"
     closes = study.participation.closes
     latest = "" if closes is None else f", or when it closes, at {closes:%Y-%m-%d %H:%M} UTC"
-    return f"after {steps}, each {answered} or after {patience}{latest}; {needs}"
+    # With tokens nobody knows of whom answers are due in a phase.
+    early = "" if has_tokens(manifest) else f"{answered} or "
+    return f"after {steps}, each {early}after {patience}{latest}; {needs}"
 
 
 def duration(milliseconds: int) -> str:

@@ -25,7 +25,7 @@ from shoal.protocols.pfds.tree import PrivateTree
 from shoal.protocols.sdq.aggregator import Mined
 from shoal.study.manifest import Manifest
 from shoal.study.pfds import params_of
-from shoal.study.plan import make_plan
+from shoal.study.wording_tokens import statement_of
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def result_of(manifest: Manifest, result: object) -> bytes:
     result
         `Learned`, `Mined`, `Published`, `PublishedTrees` or `Merged`.
     """
-    statement = make_plan(manifest.study, manifest.digest).statement(digest=manifest.short).to_dict()
+    statement = statement_of(manifest).to_dict()
     document = {
         "study": manifest.digest.hex(),
         "title": manifest.study.title,

@@ -19,16 +19,18 @@ from starlette.responses import Response
 
 from shoal.coordinator.aggregators import most_bytes
 from shoal.coordinator.authentication import caller, check_analyst, signer
+from shoal.coordinator.gateway import MAX_SEALED_BYTES, answered, opened_packets
 from shoal.coordinator.metrics import CONTENT_TYPE, exposition
 from shoal.coordinator.openapi import document
-from shoal.coordinator.problems import RequestError, not_here, over
-from shoal.coordinator.reading import NUMBERS, PATIENCES, WAITS, body_of, body_up_to, check_type, digest_of, empty_body, form_of, query_of
 from shoal.errors import RemoteProtocolError, TransportError
 from shoal.messages import codec
 from shoal.study.manifest import Manifest, short
-from shoal.study.plan import make_plan
-from shoal.transport.forms import Enrolment, Poll, to_cbor, to_json
-from shoal.transport.routes import CBOR, JSON, OPENAPI, STUDIES, study_route
+from shoal.study.wording_tokens import statement_of
+from shoal.transport import ohttp
+from shoal.transport.forms import Batch, Enrolment, Poll, from_cbor, to_cbor, to_json
+from shoal.transport.problems import RequestError, not_here, over
+from shoal.transport.reading import NUMBERS, PATIENCES, WAITS, body_of, body_up_to, check_type, digest_of, empty_body, form_of, query_of
+from shoal.transport.routes import CBOR, GATEWAY, ISSUING, JSON, KEYS, OPENAPI, OPENED, SEALED, STUDIES, study_route
 
 if TYPE_CHECKING:
     from shoal.coordinator.office import Office, Served
@@ -155,9 +157,47 @@ async def leave(office: Office, request: Request) -> Response:
 
 async def submit(office: Office, request: Request) -> Response:
     served = await office.study(digest_of(request))
-    body = await body_up_to(request, most_bytes(served.manifest.study, is_anonymous=True))
+    body = await body_up_to(request, served.packet_size or most_bytes(served.manifest.study, is_anonymous=True))
     await office.submit(served.hosted.digest, body)
     return _accepted()
+
+
+async def members(office: Office, request: Request) -> Response:
+    served = await _served(office, request)
+    return Response(to_cbor(await office.members(served.hosted.digest)), headers=_FOR_A_MOMENT, media_type=CBOR)
+
+
+async def received(office: Office, request: Request) -> Response:
+    served = await _served(office, request)
+    return Response(to_cbor(await office.received(served.hosted.digest)), headers=_FOR_A_MOMENT, media_type=CBOR)
+
+
+async def take_batch(office: Office, request: Request) -> Response:
+    served = await _served(office, request)
+    if served.packet_size is None:
+        raise not_here("This study takes no sealed packets.")
+    check_type(request, CBOR)
+    body = await body_of(request, codec.MAX_BYTES)
+    digest = served.hosted.digest
+    packets = await run_in_threadpool(lambda: opened_packets(office.gateway, digest, from_cbor(body, Batch).packets))
+    return _json({"taken": await office.batch(digest, packets)})
+
+
+async def issuing(office: Office, request: Request) -> Response:
+    query_of(request)
+    return Response(to_json(await office.issuing()), headers=_FOR_EVER, media_type=JSON)
+
+
+async def gateway_keys(office: Office, request: Request) -> Response:
+    query_of(request)
+    return Response(office.gateway.configuration(), headers=_FOR_EVER, media_type=ohttp.KEYS)
+
+
+async def sealed(office: Office, request: Request) -> Response:
+    query_of(request)
+    check_type(request, SEALED)
+    body = await body_of(request, MAX_SEALED_BYTES)
+    return Response(await answered(office.gateway, request.app, body, office.clock.now()), media_type=OPENED)
 
 
 async def device(office: Office, request: Request) -> Response:
@@ -197,14 +237,20 @@ ROUTES = (
     Way("GET", study_route(_ANY, "board"), board),
     Way("GET", study_route(_ANY, "progress"), progress),
     Way("GET", study_route(_ANY, "model"), model),
+    Way("GET", study_route(_ANY, "members"), members),
+    Way("GET", study_route(_ANY, "received"), received),
     Way("POST", study_route(_ANY, "enrolments"), enrol),
     Way("POST", study_route(_ANY, "messages"), message),
     Way("POST", study_route(_ANY, "mailbox"), mailbox),
     Way("POST", study_route(_ANY, "leave"), leave),
     Way("POST", study_route(_ANY, "submissions"), submit),
+    Way("POST", study_route(_ANY, "batches"), take_batch),
     Way("POST", study_route(_ANY, "draw"), device),
     Way("POST", study_route(_ANY, "update"), device),
     Way("POST", study_route(_ANY, "close"), close_study),
+    Way("GET", ISSUING, issuing),
+    Way("GET", KEYS, gateway_keys),
+    Way("POST", GATEWAY, sealed),
     Way("GET", OPENAPI, openapi),
     Way("GET", "/healthz", healthz),
     Way("GET", "/readyz", readyz),
@@ -242,7 +288,7 @@ def _summary(served: Served) -> dict[str, Any]:
 def _label(data: bytes) -> tuple[bytes, bytes]:
     """The label of a manifest, as JSON and as text."""
     read = Manifest.from_bytes(data)
-    statement = make_plan(read.study, read.digest).statement(digest=read.short)
+    statement = statement_of(read)
     return json.dumps(statement.to_dict(), ensure_ascii=False).encode(), f"{statement}\n".encode()
 
 

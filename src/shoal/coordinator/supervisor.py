@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from shoal.coordinator.connections import STOP_SECONDS
-from shoal.coordinator.dumps import forbid_core_dumps
 from shoal.coordinator.settings import Settings
 from shoal.errors import ShoalError
+from shoal.transport.connections import STOP_SECONDS
+from shoal.transport.dumps import forbid_core_dumps
 
 STEADY_SECONDS = 10.0
 """A worker that has lived so long was well."""

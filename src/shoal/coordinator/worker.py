@@ -20,15 +20,15 @@ import uvloop
 
 from shoal.clock import SystemClock
 from shoal.coordinator.app import make_app
-from shoal.coordinator.connections import Server, plain_errors
-from shoal.coordinator.dumps import forbid_core_dumps
-from shoal.coordinator.listening import tls_context
 from shoal.coordinator.models import open_models
 from shoal.coordinator.office import Office
 from shoal.coordinator.settings import Settings
 from shoal.coordinator.store.opening import open_store
 from shoal.entropy import SystemEntropy
 from shoal.errors import ShoalError, StoreError
+from shoal.transport.connections import Server, plain_errors
+from shoal.transport.dumps import forbid_core_dumps
+from shoal.transport.listening import tls_context
 
 RETRY_SECONDS = 1.0
 """How soon a worker looks again for a store that is away when it starts."""

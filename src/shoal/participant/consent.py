@@ -19,6 +19,7 @@ from shoal.study.label import Statement
 from shoal.study.manifest import Manifest
 from shoal.study.parts import BudgetLine
 from shoal.study.plan import Plan, make_plan
+from shoal.study.wording_tokens import statement_of
 
 
 class Limits(Protocol):
@@ -63,7 +64,7 @@ class Asked:
         return from_grains(max(grains_up(self.statement.everything[0]), grains_up(self.everything.epsilon)))
 
 
-def asked_of(manifest: Manifest, ledger: Limits, source: str, now: datetime) -> Asked:
+def asked_of(manifest: Manifest, ledger: Limits, source: str, now: datetime, via: str | None = None) -> Asked:
     """The label of a study for one participant.
 
     Parameters
@@ -72,10 +73,12 @@ def asked_of(manifest: Manifest, ledger: Limits, source: str, now: datetime) -> 
         What is asked; its price is not taken from it, but computed.
     ledger, source, now
         The participant's ledger, which of its data the study is about, and the present.
+    via
+        How the participant reaches the coordinator, where that is known.
     """
     plan = make_plan(manifest.study, manifest.digest)
     budget = _budget(ledger, manifest, _together(plan.charges), source, now)
-    return Asked(manifest, plan, source, plan.statement(budget, manifest.short))
+    return Asked(manifest, plan, source, statement_of(manifest, plan, budget, via))
 
 
 def refuse_price(asked: Asked, max_epsilon: float | None) -> None:

@@ -3,7 +3,8 @@
 One task takes inputs one after another: each is handled to its end, then state, letter taken, letters to send, alarms and joint
 computations are saved in one transaction, and only then does anything else happen. Beside it one task sends what is in the outbox, in
 order, each letter until it is acknowledged, and one listens: it acknowledges what it was given by asking for what comes after. Both
-give what they learn to the first. What goes down starts again from what was saved.
+give what they learn to the first. What goes down starts again from what was saved. Where each letter leaves at a time of its own
+(`shoal.participant.posting`), each has a task of its own, and none waits for another.
 
 A file that cannot be written ends the run by its error, and is no fault of the study: the input is as if it had not come.
 """
@@ -19,11 +20,14 @@ from typing import Any
 
 from shoal.clock import Clock
 from shoal.entropy import Entropy
-from shoal.errors import IntegrityError, LocalProtocolError, ShoalError, StoreError, TransportError
+from shoal.errors import IntegrityError, LocalProtocolError, ShoalError, StoreError
 from shoal.messages.codec import dump, load
 from shoal.participant.client import Client, RefusedError
+from shoal.participant.inputs import Delivered, Dropped, Given, Heard, Letter, Over, Reply, Rung
 from shoal.participant.journal import Joined, Journal, Standing, Step
 from shoal.participant.listening import listener
+from shoal.participant.objections import too_late
+from shoal.participant.posting import Carried, Fate, Posted, waits
 from shoal.participant.wires import Wire
 from shoal.protocols.base import (
     AGGREGATOR,
@@ -47,7 +51,6 @@ from shoal.protocols.base import (
     WakeAt,
 )
 from shoal.protocols.joint.computing import interrupted
-from shoal.transport.forms import Status
 
 Tell = Callable[[str], None]
 """Is told, in a few words, what goes on."""
@@ -86,46 +89,6 @@ class Finished:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Letter:
-    """A letter came."""
-
-    number: int
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Reply:
-    """A message came back for a letter that was sent."""
-
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Delivered:
-    """A letter was acknowledged, or is not wanted."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Rung:
-    """Moments that were asked for have come."""
-
-    alarms: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Over:
-    """The study has ended, and nothing more is to come."""
-
-    status: Status
-
-
-_Heard = Input | _Letter | _Reply | _Rung
-_Given = _Heard | _Delivered | _Over | Abort | BaseException
-
-
 class Course:
     """From what was saved to the end, or to a fault.
 
@@ -154,7 +117,8 @@ class Course:
     ) -> None:
         saved = journal.load(joined.study)
         state = peer.initial() if saved.state is None else load(saved.state, type(peer.initial()))
-        self.journal, self.study, self.wire, self.client, self.clock = journal, joined.study, wire, client, clock
+        self.journal, self.study, self.title = journal, joined.study, joined.title
+        self.wire, self.client, self.clock = wire, client, clock
         self.computer, self.tell = computer, tell
         self.host = listener(peer, account, entropy, state)
         self.cursor, self.outbox, self.alarms, self.tasks = saved.cursor, dict(saved.letters), set(saved.alarms), set(saved.tasks)
@@ -162,8 +126,8 @@ class Course:
         self.standing, self.reason = joined.standing, joined.reason
         self.result: object = None
         self.is_new = saved.state is None
-        self.inputs: asyncio.Queue[_Given] = asyncio.Queue()
-        self.posted = asyncio.Event()
+        self.inputs: asyncio.Queue[Given] = asyncio.Queue()
+        self.posted, self.over = asyncio.Event(), asyncio.Event()
         self.timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> Finished:
@@ -173,8 +137,10 @@ class Course:
             self.inputs.put_nowait(given)
         self.posted.set()
         self._look_at_clock()
-        tasks = [asyncio.create_task(self._guarded(self._send))]
-        if self.wire.listens and is_under_way:
+        is_posted = isinstance(self.wire, Posted)
+        tasks = [asyncio.create_task(self._guarded(self._carry_all if is_posted else self._send))]
+        # What waits for its time is not to leave once the study is over.
+        if self.wire.listens and (is_under_way or (is_posted and self.outbox)):
             tasks.append(asyncio.create_task(self._guarded(self._listen)))
         try:
             while not self._is_done():
@@ -195,21 +161,24 @@ class Course:
     def _is_done(self) -> bool:
         return self.standing == "aborted" or (self.standing in _ENDED and not self.outbox and not self.tasks)
 
-    async def _take(self, given: _Given) -> None:
+    async def _take(self, given: Given) -> None:
         """Take one input, and all that joint computations have to say after it."""
         match given:
             case BaseException():
                 raise given
-            case _Delivered(number):
+            case Delivered(number):
                 self._delivered(number)
+            case Dropped(question):
+                self._dropped(question)
             case Abort():
                 self._done(None, Handled(self.host.state, (given,)))
-            case _Over(status):
+            case Over(status):
                 if self.standing == "agreed":
                     self.tell(f"the study is {status}")
                     self.journal.stand(self.study, "over")
                     self.standing = "over"
                 self.tasks.clear()
+                self.over.set()
             case _:
                 self._handle(given)
                 await self._compute()
@@ -224,7 +193,7 @@ class Course:
             if not told:
                 break
 
-    def _handle(self, given: _Heard) -> None:
+    def _handle(self, given: Heard) -> None:
         """Give the peer an input."""
         outcome, now = Outcome(), self.clock.now()
         handled = self.host.handle(self._as_input(given, now), now, outcome)
@@ -235,34 +204,34 @@ class Course:
             self.tell(f"the coordinator sent what cannot be used ({rejected.error.code}): {rejected.error.what}")
         self._done(given, handled)
 
-    def _done(self, given: _Heard | None, handled: Handled) -> None:
+    def _done(self, given: Heard | None, handled: Handled) -> None:
         """Save what came of an input, and only then set out to do it."""
         step = self._step(given, handled)
         numbers = self.journal.save(self.study, step)
         self.host.accept(handled)
         self._saved(step, numbers, handled)
 
-    def _as_input(self, given: _Heard, now: datetime) -> Input | Sent:
+    def _as_input(self, given: Heard, now: datetime) -> Input | Sent:
         match given:
-            case _Letter(payload=payload) | _Reply(payload):
+            case Letter(payload=payload) | Reply(payload):
                 return Sent(now, AGGREGATOR, self.host.name, payload)
-            case _Rung():
+            case Rung():
                 return Tick()
             case _:
                 return given
 
-    def _step(self, given: _Heard | None, handled: Handled) -> Step:
+    def _step(self, given: Heard | None, handled: Handled) -> Step:
         work = handled.work
         abort = next((item for item in work if isinstance(item, Abort)), None)
         is_finished = any(isinstance(item, Finish) for item in work) and self.standing == "agreed"
         return Step(
             dump(handled.state),
-            cursor=given.number if isinstance(given, _Letter) else None,
+            cursor=given.number if isinstance(given, Letter) else None,
             letters=tuple(item for item in work if isinstance(item, Outbound)),
             dropped=given.question if isinstance(given, Refused) else None,
             struck=tuple(self.struck),
             alarms=tuple(-(-(item.when - _EPOCH) // _MILLISECOND) for item in work if isinstance(item, WakeAt)),
-            rung=given.alarms if isinstance(given, _Rung) else (),
+            rung=given.alarms if isinstance(given, Rung) else (),
             begun=tuple(item.task for item in work if isinstance(item, Compute)),
             over=(given.task,) if isinstance(given, Computed | Broken) else (),
             standing="aborted" if abort else "finished" if is_finished else None,
@@ -310,6 +279,19 @@ class Course:
                 self.journal.delivered(self.study, *self.struck)
                 self.struck.clear()
 
+    def _dropped(self, question: str) -> None:
+        """Strike what has not left and will not; where nothing has, and nothing else is to leave, the study was not answered after all."""
+        assert isinstance(self.wire, Posted)
+        numbers = [number for number, letter in self.outbox.items() if letter.question == question]
+        if self.standing == "finished" and len(numbers) == len(self.outbox) and not self.wire.packets.has_left():
+            self._done(None, Handled(self.host.state, (Abort(too_late(self.title, self.study)),)))
+            return
+        self.tell(f"{question} was not sent: the time in which it could leave has passed")
+        self.journal.delivered(self.study, *numbers, *self.struck)
+        self.struck.clear()
+        for number in numbers:
+            del self.outbox[number]
+
     def _look_at_clock(self) -> None:
         """Ring alarms that are due, or look again when the next one may be."""
         if self.timer is not None:
@@ -318,7 +300,7 @@ class Course:
         now = (self.clock.now() - _EPOCH) // _MILLISECOND
         due = tuple(sorted(alarm for alarm in self.alarms if alarm <= now))
         if due:
-            self.inputs.put_nowait(_Rung(due))
+            self.inputs.put_nowait(Rung(due))
         elif self.alarms:
             wait = min((min(self.alarms) - now) / 1000, LONGEST_LOOK)
             self.timer = asyncio.get_running_loop().call_later(wait, self._look_at_clock)
@@ -341,7 +323,7 @@ class Course:
             heard = await self._insist(partial(self.wire.listen, self.cursor))
             new = [letter for letter in heard.letters if letter.number > self.cursor]
             for letter in new:
-                self.inputs.put_nowait(_Letter(letter.number, letter.payload))
+                self.inputs.put_nowait(Letter(letter.number, letter.payload))
             # By asking for more, what was heard is acknowledged: it has to be saved before.
             await self.inputs.join()
             # The last letters and the end are written together, but may be read one after the other.
@@ -350,7 +332,7 @@ class Course:
             n_hasty = n_hasty + 1 if heard.status == "open" and not new and now() - asked < SHORTEST_WAIT else 0
             if n_hasty:
                 await self.client.pause(n_hasty)
-        self.inputs.put_nowait(_Over(heard.status))
+        self.inputs.put_nowait(Over(heard.status))
 
     async def _send(self) -> None:
         """Send what is in the outbox, in order, each letter until it is acknowledged or refused for good."""
@@ -361,21 +343,64 @@ class Course:
                 await self.posted.wait()
                 continue
             number, letter = next(iter(self.outbox.items()))
-            outcome = Outcome()
-            match self.host.send(letter, self.clock.now(), outcome):
-                case Sent(payload=payload):
-                    await self._deliver(number, letter, payload)
-                case Refused() as refused:
-                    self.inputs.put_nowait(refused)
-                case Abort(error) as ending:
-                    # A file that cannot be written today may be tomorrow.
-                    self.inputs.put_nowait(error if isinstance(error, StoreError) else ending)
+            payload = self._leaving(letter)
+            if payload is not None:
+                await self._deliver(number, letter, payload)
+
+    async def _carry_all(self) -> None:
+        """Carry what is in the outbox, each answer in a task of its own: it has a time of its own."""
+        carried: set[str] = set()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self.inputs.join()
+                self.posted.clear()
+                for letter in self.outbox.values():
+                    # An answer that a preview has drawn is put into the outbox twice.
+                    if letter.question is not None and letter.question not in carried:
+                        carried.add(letter.question)
+                        group.create_task(self._guarded(partial(self._carry, letter.question)))
+                await self.posted.wait()
+
+    async def _carry(self, question: str) -> None:
+        """Carry one answer until it has arrived, or will not."""
+        assert isinstance(self.wire, Posted)
+        assert self.host.account is not None
+        payload = self.host.account.unsent().get(question)
+
+        def may_leave() -> bool:
+            return self._leaving(Outbound(AGGREGATOR, b"", question)) is not None
+
+        if payload is None:
+            # It was acknowledged and not struck, or given up, as the ledger says.
+            fate: Fate = "arrived" if may_leave() else "withheld"
+        else:
+            fate = await self.wire.carry(Carried(question, payload, lambda: self.host.state, may_leave, self.over, self.tell))
+        match fate:
+            case "arrived" | "left":
+                self.tell(f"{question} is delivered" if fate == "arrived" else f"{question} has left; whether it arrived is not known")
+                for number, letter in self.outbox.items():
+                    if letter.question == question:
+                        self.inputs.put_nowait(Delivered(number))
+            case "late":
+                self.inputs.put_nowait(Dropped(question))
+
+    def _leaving(self, letter: Outbound) -> bytes | None:
+        """The bytes of a letter, which may leave now; None where the ledger does not let them: that is said to the peer."""
+        match self.host.send(letter, self.clock.now(), Outcome()):
+            case Sent(payload=payload):
+                return payload
+            case Refused() as refused:
+                self.inputs.put_nowait(refused)
+            case Abort(error) as ending:
+                # A file that cannot be written today may be tomorrow.
+                self.inputs.put_nowait(error if isinstance(error, StoreError) else ending)
+        return None
 
     async def _deliver(self, number: int, letter: Outbound, payload: bytes) -> None:
         try:
             reply = await self._insist(partial(self.wire.deliver, payload, letter.question))
             if reply is not None:
-                self.inputs.put_nowait(_Reply(reply))
+                self.inputs.put_nowait(Reply(reply))
             if letter.question is not None:
                 self.tell(f"{letter.question} is delivered")
         except RefusedError as error:
@@ -387,8 +412,8 @@ class Course:
                 raise
             self.tell(f"not taken ({error.code}): {error.what}")
             if is_over and not self.wire.listens:
-                self.inputs.put_nowait(_Over("closed"))
-        self.inputs.put_nowait(_Delivered(number))
+                self.inputs.put_nowait(Over("closed"))
+        self.inputs.put_nowait(Delivered(number))
 
     async def _insist(self, ask: Callable[[], Any]) -> Any:
         return await self.client.insist(ask, partial(waits, self.tell))
@@ -401,8 +426,3 @@ def _answered_before() -> ShoalError:
         why="The ledger was restored from a backup, and the answer was drawn a second time; or the coordinator lies.",
         fix="Nothing more is sent. Compare with the head that you noted: shoal ledger verify --head HEAD",
     )
-
-
-def waits(tell: Tell, error: TransportError) -> None:
-    """Say that the coordinator is asked again."""
-    tell(f"trying again ({error.code}): {error.what}")

@@ -31,15 +31,17 @@ from shoal.participant.offers import Offer, fetch
 from shoal.participant.peers import encode
 from shoal.participant.runner import Finished, Tell
 from shoal.participant.session import opened
+from shoal.participant.via import Via, via_of
 from shoal.privacy.limits import Limit
 from shoal.privacy.rounding import grains_up
-from shoal.study.manifest import Member
+from shoal.study.anonymity import has_tokens
+from shoal.study.manifest import Manifest, Member
 from shoal.study.plan import make_plan
 from shoal.study.spec import Study
 from shoal.table_files import Table
 
 AT_ONCE = 64
-"""People or devices that are under way at a time; databases and holders wait for each other, and are so all at once."""
+"""People or devices that are under way at a time; databases, holders and people with tokens wait for each other, all at once."""
 MOST = 100_000
 """Participants of a fleet."""
 
@@ -116,6 +118,10 @@ class Waters:
         Certificates to trust in place of the system's.
     out
         Where each participant keeps what it takes home, in a directory of its own; None for nothing.
+    via
+        How all of them reach the coordinator, as ``--via`` of ``shoal join`` has it; None for through the study's relay, or directly.
+    from_addresses
+        Whether each connects from an address of this machine of its own, 127.0.x.y, in place of one for all; not by Tor.
     """
 
     url: str
@@ -124,6 +130,13 @@ class Waters:
     entropy: Entropy
     ca: Path | None = None
     out: Path | None = None
+    via: str | None = None
+    from_addresses: bool = False
+
+    def way(self, manifest: Manifest, i: int) -> Via:
+        """How a participant reaches the coordinator."""
+        address = f"127.0.{i // 250 + 1}.{i % 250 + 1}" if self.from_addresses else None
+        return via_of(self.via, self.url, self.entropy, ca=self.ca, manifest=manifest, local_address=address)
 
 
 async def fleet(
@@ -151,13 +164,18 @@ async def fleet(
     tell
         Is told how many have ended.
     """
-    async with Client(waters.url, waters.clock, waters.entropy, ca=waters.ca) as client:
+    first = None if waters.via is None else via_of(waters.via, waters.url, waters.entropy, ca=waters.ca)
+    async with Client(waters.url, waters.clock, waters.entropy, ca=waters.ca, via=first) as client:
         offer = await fetch(client, study)
     parts = parts_of(offer.manifest.study, table, n, holder)
     for part in parts:
         encode(offer.manifest, part)
     _make(waters.directory)
-    gate = asyncio.Semaphore(n if offer.manifest.study.protocol in ("sdq", "pfds") else at_once)
+    # People whose packets leave at times of their own wait for the same window.
+    is_together = offer.manifest.study.protocol in ("sdq", "pfds") or (
+        offer.manifest.study.protocol == "anonml" and has_tokens(offer.manifest)
+    )
+    gate = asyncio.Semaphore(n if is_together else at_once)
     ended: dict[int, Finished | ShoalError] = {}
 
     async def one(i: int) -> None:
@@ -177,7 +195,7 @@ async def fleet(
 async def _join(waters: Waters, offer: Offer, i: int, part: Table) -> Finished:
     """What ``shoal join`` does, for a participant that agrees to this study and sets its limits accordingly."""
     path, source = file_of(waters.directory, i), f"rows of participant {i}"
-    async with opened(path, waters.url, waters.clock, waters.entropy, waters.ca) as session:
+    async with opened(path, waters.url, waters.clock, waters.entropy, waters.ca, waters.way(offer.manifest, i)) as session:
         if session.taken_up(offer) is None:
             _allow(session.ledger, offer)
             session.refuse_if_too_much(session.asked(offer, source), None)
@@ -213,6 +231,8 @@ def main(
     at_once: int = AT_ONCE,
     ca: Path | None = None,
     out: Path | None = None,
+    via: str | None = None,
+    from_addresses: bool = False,
 ) -> None:
     """Run a fleet: real participants from one table in one process, for tests and demonstrations.
 
@@ -238,6 +258,10 @@ def main(
         Certificates to trust in place of the system's, in PEM form.
     out
         Where each keeps what it takes home, in a directory of its own.
+    via
+        How they reach the coordinator: direct, ohttp:RELAY-URL, tor or tor:HOST:PORT. Without it through the study's relay, or directly.
+    from_addresses
+        Have each connect from an address 127.0.x.y of its own.
     """
     for name, n in (("participants", participants), ("at-once", at_once)):
         if not 1 <= n <= MOST:
@@ -255,7 +279,7 @@ def main(
     if url is None or data is None:
         raise UsageError("USAGE-001", "A fleet needs an address and a table.", fix="URL --data rows.csv, or --roster FILE")
     print("This is for tests and demonstrations: whoever runs it holds all rows.", file=sys.stderr)
-    waters = Waters(url, directory, clock, entropy, ca, out)
+    waters = Waters(url, directory, clock, entropy, ca, out, via, from_addresses)
     ended = asyncio.run(fleet(waters, tables.read(data), participants, study=study, holder=holder, at_once=at_once, tell=_show))
     print(end="\n" if sys.stderr.isatty() else "", file=sys.stderr)
     print(_line(ended, participants))

@@ -1,4 +1,7 @@
-"""The participant's keys: one secret in its own file, and of it a key for each study, so that two studies cannot compare their lists."""
+"""The participant's keys: one secret in its own file, and of it a key for each study, so that two studies cannot compare their lists.
+
+Only where studies share an epoch, and so a list of members, they share a key: else one person could register twice.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 SEED_BYTES = 32
 
-_MASTER, _STUDY = b"shoal participant 1 master", b"shoal participant 1 study\x00"
+_MASTER, _STUDY, _EPOCH = b"shoal participant 1 master", b"shoal participant 1 study\x00", b"shoal participant 1 epoch\x00"
 
 
 def seed_of(journal: Journal, entropy: Entropy) -> bytes:
@@ -40,10 +43,19 @@ def for_study(seed: bytes, digest: bytes) -> Identity:
     return _derived(seed, _STUDY + digest)
 
 
+def for_epoch(seed: bytes, issuer_key: bytes, epoch: str) -> Identity:
+    """The key for all studies of an issuer's epoch."""
+    return _derived(seed, _EPOCH + issuer_key + epoch.encode())
+
+
 def identity_for(manifest: Manifest, seed: bytes) -> Identity:
-    """The key with which to take part: the master key where the study's roster has it, otherwise one for this study alone."""
+    """The key with which to take part: the master key where the study's roster has it, that of its epoch, or one for this study alone."""
     known = _master(seed)
-    return known if known.public in {member.key for member in manifest.roster} else for_study(seed, manifest.digest)
+    if known.public in {member.key for member in manifest.roster}:
+        return known
+    if manifest.epoch is not None and manifest.issuer_key is not None:
+        return for_epoch(seed, manifest.issuer_key, manifest.epoch)
+    return for_study(seed, manifest.digest)
 
 
 def _master(seed: bytes) -> Identity:

@@ -45,7 +45,7 @@ class Joined:
     title, source, role
         What it is called, which data it is about, and what the participant does in it.
     ticket
-        Random bytes that stand for the participant where it answers anonymously.
+        Random bytes that stand for the participant where it answers anonymously by tickets; empty where not.
     invitation, name, position
         The code that it was invited with; the name and the place that it has by enrolment.
     standing, reason
@@ -208,7 +208,7 @@ class Journal:
 
     def keep_seed(self, offered: bytes) -> bytes:
         """The participant's secret: what is there, or else what is offered, which is then kept for ever."""
-        with self._change() as db:
+        with self.change() as db:
             db.execute("INSERT OR IGNORE INTO identity VALUES (1, ?)", (offered,))
             (seed,) = db.execute("SELECT seed FROM identity").fetchone()
             return bytes(seed)
@@ -220,7 +220,7 @@ class Journal:
 
     def studies(self) -> tuple[Joined, ...]:
         """All that were met."""
-        with self._look() as db:
+        with self.look() as db:
             return tuple(_all(db))
 
     def study(self, study: str) -> Joined | None:
@@ -247,7 +247,7 @@ class Journal:
             ``CONSENT-001``: the same study was met at another coordinator, or in another role; or another form of it was agreed to here.
         """
         # In one transaction: of two processes that agree at once the second finds what the first has written, and keeps its ticket.
-        with self._change() as db:
+        with self.change() as db:
             studies = {one.study: one for one in _all(db)}
             known, changed = studies.get(joined.study), forms_agreed_to(studies.values(), joined)
             (pinned,) = db.execute("SELECT key FROM coordinators WHERE url = ?", (joined.url,)).fetchone() or (joined.key,)
@@ -297,7 +297,7 @@ class Journal:
 
     def load(self, study: str) -> Saved:
         """Where the peer stands."""
-        with self._look() as db:
+        with self.look() as db:
             state, cursor = db.execute("SELECT state, cursor FROM machines WHERE study = ?", (study,)).fetchone() or (None, 0)
             letters = db.execute("SELECT number, payload, question FROM letters WHERE study = ? ORDER BY number", (study,)).fetchall()
             alarms = db.execute("SELECT at FROM alarms WHERE study = ? ORDER BY at", (study,)).fetchall()
@@ -312,7 +312,7 @@ class Journal:
 
     def save(self, study: str, step: Step) -> tuple[int, ...]:
         """Save what came of an input; the numbers of its letters. `StoreError` where that cannot be: then nothing has changed."""
-        with self._change() as db:
+        with self.change() as db:
             db.execute(
                 "INSERT INTO machines VALUES (?1, ?2, max(0, ifnull(?3, 0)))"
                 " ON CONFLICT (study) DO UPDATE SET state = ?2, cursor = max(cursor, ifnull(?3, 0))",
@@ -333,7 +333,7 @@ class Journal:
 
     def delivered(self, study: str, *numbers: int) -> None:
         """Strike letters that were acknowledged, or that the other side does not want."""
-        with self._change() as db:
+        with self.change() as db:
             self._strike(db, study, numbers)
 
     def _strike(self, db: sqlite3.Connection, study: str, numbers: Iterable[int]) -> None:
@@ -346,11 +346,11 @@ class Journal:
         return written.lastrowid
 
     def _rows(self, query: str, *values: object) -> list[Any]:
-        with self._look() as db:
+        with self.look() as db:
             return db.execute(query, values).fetchall()
 
     def _write(self, query: str, *values: object) -> None:
-        with self._change() as db:
+        with self.change() as db:
             db.execute(query, values)
 
     @contextmanager
@@ -364,8 +364,10 @@ class Journal:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
 
-    def _look(self) -> AbstractContextManager[sqlite3.Connection]:
+    def look(self) -> AbstractContextManager[sqlite3.Connection]:
+        """A transaction that reads."""
         return self._transaction("BEGIN")
 
-    def _change(self) -> AbstractContextManager[sqlite3.Connection]:
+    def change(self) -> AbstractContextManager[sqlite3.Connection]:
+        """A transaction that writes: what it did is on the disk once it has ended, or nothing of it is."""
         return self._transaction("BEGIN IMMEDIATE")

@@ -22,7 +22,7 @@ from shoal.privacy.records import LimitSet, Opened, Record, Row
 _BUSY_SECONDS = 30.0
 _SETTINGS = ("trusted_schema = OFF", "cell_size_check = ON", "synchronous = EXTRA", "fullfsync = ON", "secure_delete = ON")
 _LOWEST = -(1 << 63)
-_SCRIPTS = ("ledger.sql", "journal.sql")
+_SCRIPTS = ("ledger.sql", "journal.sql", "tokens.sql")
 """What made each version of the one before it, the first of nothing."""
 
 

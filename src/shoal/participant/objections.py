@@ -55,3 +55,23 @@ def not_named(title: str, url: str, digest: str, *, has_left: bool) -> ConsentEr
         why="You have met this coordinator before, and --yes alone does not say that this study is meant. Nothing was sent.",
         fix=f"Read its label; if you agree, name it: --study {digest[:12]}",
     )
+
+
+def not_a_member(study: str, n: int) -> ConsentError:
+    """Why nothing is sent to a study with tokens: its list of members does not have the participant."""
+    return ConsentError(
+        "CONSENT-001",
+        f"The list of the {n:,} members among whom your packet would hide does not have your key.",
+        why="The coordinator shows you another list than the one that you are on, or has lost your registration. Nothing was sent.",
+        fix=f"Ask its analyst, by another way than this one; to give the study up: shoal leave {study[:12]}",
+    )
+
+
+def too_late(title: str, study: str) -> ConsentError:
+    """Why a study with tokens was given up: the time in which packets leave has passed."""
+    return ConsentError(
+        "CONSENT-001",
+        f"The time in which packets for the study {shown(title)} leave has passed, and your answer was not sent.",
+        why="A packet that leaves after all others would come alone, and so tell whose it is. Nothing was sent.",
+        fix=f"What is held for it in your ledger is given up by: shoal leave {study[:12]}",
+    )

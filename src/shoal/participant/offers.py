@@ -11,6 +11,7 @@ from shoal.names import shown
 from shoal.participant.client import Client
 from shoal.participant.identity import seed_of
 from shoal.participant.journal import Joined, Journal, Role, Standing
+from shoal.participant.wires import has_ticket
 from shoal.study.manifest import Manifest, short
 from shoal.transport.forms import TICKET_BYTES
 from shoal.transport.signing import verify_published
@@ -95,7 +96,7 @@ def take_up(
     invitation: str | None = None,
     is_reviewed: bool = False,
 ) -> Joined:
-    """Write down that the participant agrees to a study, or looks at it (``previewed``); a ticket is drawn for it once and for all.
+    """Write down that the participant agrees to a study, or looks at it (``previewed``); its ticket, if it has one, is drawn once for all.
 
     Parameters
     ----------
@@ -110,7 +111,7 @@ def take_up(
     """
     # A backup that is made from now on has the same keys, and so is known to be the same participant.
     seed_of(journal, entropy)
-    ticket = require_system(entropy).bytes(TICKET_BYTES)
+    ticket = require_system(entropy).bytes(TICKET_BYTES) if has_ticket(offer.manifest) else b""
     joined = replace(joined_of(offer, source), role=role, ticket=ticket, invitation=invitation, standing=standing)
     return journal.enter(joined, is_reviewed=is_reviewed)
 

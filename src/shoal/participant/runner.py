@@ -5,19 +5,24 @@ from __future__ import annotations
 from functools import partial
 
 from shoal.clock import Clock
+from shoal.crypto.credentials import Credential
 from shoal.crypto.roster import Identity
 from shoal.domain import Columns
 from shoal.entropy import Entropy, require_system
 from shoal.errors import ConsentError
 from shoal.participant.client import Client
-from shoal.participant.course import Course, Finished, Tell, waits
+from shoal.participant.course import Course, Finished, Tell
+from shoal.participant.credentials import check_place, credential_of, keep, registration_of, ticket_of
 from shoal.participant.identity import identity_for, seed_of
 from shoal.participant.journal import Joined, Journal, Role
 from shoal.participant.objections import in_another_role, met_elsewhere, would_be_shared
 from shoal.participant.offers import Offer
+from shoal.participant.packets import Packets
 from shoal.participant.peers import peer_of
-from shoal.participant.wires import has_ticket, is_enrolled, wire_of
+from shoal.participant.posting import Crowd, Posted, waits
+from shoal.participant.wires import Wire, has_ticket, is_enrolled, wire_of
 from shoal.protocols.base import Account, Computer, Ledger
+from shoal.study.anonymity import has_tokens, scope_of
 from shoal.study.manifest import Manifest
 from shoal.transport.forms import Enrolment
 
@@ -82,11 +87,17 @@ async def run(
             raise would_be_shared(joined.title, joined.study)
         manifest, identity = offer.manifest, identity_for(offer.manifest, seed_of(journal, entropy))
         async with client.apart() as apart:
-            if joined.standing == "agreed":
-                joined = await _enrol(journal, manifest, joined, identity, client, on_progress)
-            peer = peer_of(manifest, table, identity, ticket=joined.ticket, position=joined.position, role=joined.role)
+            if has_tokens(manifest):
+                credential = await _registered(journal, manifest, joined, identity, client, entropy, on_progress)
+                packets, crowd = Packets(journal, manifest, credential, entropy), Crowd(apart, manifest, identity.public)
+                ticket = ticket_of(manifest, credential) if manifest.study.protocol == "anonml" else b""
+                wire = _wire_with_tokens(manifest, joined, identity, packets, crowd, apart, clock, entropy, on_progress)
+            else:
+                if joined.standing == "agreed":
+                    joined = await _enrol(journal, manifest, joined, identity, client, on_progress)
+                ticket, wire = joined.ticket, wire_of(manifest, joined, identity, client, apart)
+            peer = peer_of(manifest, table, identity, ticket=ticket, position=joined.position, role=joined.role)
             account = Account(ledger, manifest.digest, joined.source, joined.recipient, joined.title)
-            wire = wire_of(manifest, joined, identity, client, apart)
             return await Course(journal, joined, peer, account, wire, client, clock, entropy, computer, on_progress).run()
 
 
@@ -94,6 +105,7 @@ async def _enrol(journal: Journal, manifest: Manifest, joined: Joined, identity:
     """Enrol, unless that was done before or is not needed. Enrolling again gives the same name."""
     if is_enrolled(manifest, joined):
         return joined
+    await client.insist(partial(client.via.check, manifest), partial(waits, tell))
     form = Enrolment(invitation=joined.invitation, ticket=joined.ticket.hex() if has_ticket(manifest) else None)
     enrolled = await client.insist(partial(client.enrol, joined.study, identity, form), partial(waits, tell))
     journal.enrolled(joined.study, enrolled.name, enrolled.position)
@@ -101,3 +113,47 @@ async def _enrol(journal: Journal, manifest: Manifest, joined: Joined, identity:
     found = journal.study(joined.study)
     assert found is not None
     return found
+
+
+async def _registered(
+    journal: Journal, manifest: Manifest, joined: Joined, identity: Identity, client: Client, entropy: Entropy, tell: Tell
+) -> Credential:
+    """The participant's credential: one that is here, of which nobody is told; or else one for which it registers, under its key."""
+    found = credential_of(journal, manifest)
+    if found is not None:
+        check_place(manifest, found)
+        return found
+    assert manifest.issuer_key is not None
+    issuer, scope = manifest.issuer_key, scope_of(manifest)
+    await client.insist(partial(client.via.check, manifest), partial(waits, tell))
+    registration = registration_of(journal, manifest, entropy)
+    form = Enrolment(invitation=joined.invitation, commitment=registration.commitment(issuer, scope).hex())
+    enrolled = await client.insist(partial(client.enrol, joined.study, identity, form), partial(waits, tell))
+    credential = registration.accept(issuer, scope, bytes.fromhex(enrolled.issued or ""))
+    check_place(manifest, credential)
+    keep(journal, manifest, credential)
+    journal.enrolled(joined.study, enrolled.name, enrolled.position)
+    tell("registered")
+    return credential
+
+
+def _wire_with_tokens(
+    manifest: Manifest,
+    joined: Joined,
+    identity: Identity,
+    packets: Packets,
+    crowd: Crowd,
+    apart: Client,
+    clock: Clock,
+    entropy: Entropy,
+    tell: Tell,
+) -> Wire:
+    """What carries packets, each at a time of its own; or updates, each at once."""
+    if manifest.study.protocol == "anonml":
+        return Posted(apart, joined.study, packets, crowd, clock, entropy)
+
+    async def mint(question: str, number: int, body: bytes) -> bytes:
+        await crowd.check(tell)
+        return packets.token(question, number, body)
+
+    return wire_of(manifest, joined, identity, apart, apart, mint)

@@ -16,6 +16,7 @@ from shoal.errors import TransportError, UsageError
 from shoal.mpc.children import Children
 from shoal.participant.client import Client
 from shoal.participant.consent import Asked, asked_of, refuse_if_too_much, refuse_if_voided
+from shoal.participant.credentials import NOTHING_BEFORE, credential_of, ticket_of
 from shoal.participant.identity import identity_for, seed_of
 from shoal.participant.journal import Joined, Journal, Role, forms_agreed_to
 from shoal.participant.ledger_file import LedgerFile
@@ -23,11 +24,14 @@ from shoal.participant.objections import has_changed, in_another_role, not_named
 from shoal.participant.offers import Offer, fetch, joined_of, take_up
 from shoal.participant.outputs import release_of, write_model, write_release
 from shoal.participant.peers import check_role, peer_of
+from shoal.participant.posting import waits
 from shoal.participant.preview import Drawn, Preview
 from shoal.participant.runner import Finished, Tell, run
+from shoal.participant.via import Via
 from shoal.participant.wires import Anonymous, Device, wire_of
 from shoal.privacy.ledger import HELD, Entry
 from shoal.protocols.ledger import Account
+from shoal.study.anonymity import has_tokens
 from shoal.study.manifest import Manifest
 from shoal.transport.forms import MAX_WAIT_SECONDS, Letters
 
@@ -125,7 +129,7 @@ class Session:
 
     def asked(self, offer: Offer, source: str) -> Asked:
         """The label of a study for this participant."""
-        return asked_of(offer.manifest, self.ledger, source, self.clock.now())
+        return asked_of(offer.manifest, self.ledger, source, self.clock.now(), self.client.via.name)
 
     def refuse_if_voided(self, offer: Offer) -> None:
         """See `shoal.participant.consent`."""
@@ -151,14 +155,20 @@ class Session:
         return joined
 
     async def preview(self, offer: Offer, table: Columns, source: str) -> tuple[Drawn, ...]:
-        """Draw and hold what can be drawn without sending anything; see `shoal.participant.preview`."""
+        """Draw and hold what can be drawn without sending anything; see `shoal.participant.preview`.
+
+        Nobody registers for it: to register is to be named, and whoever only looks has not agreed to that.
+        """
         manifest, now = offer.manifest, self.clock.now()
+        await self.client.via.check(manifest)
         with self.journal.hold(offer.digest):
             joined = take_up(self.journal, offer, source, self.entropy, standing="previewed")
             if manifest.study.protocol == "pfds" and not manifest.roster and joined.position is None:
                 return ()
+            if self.nothing_to_show(offer) is not None:
+                return ()
             identity = identity_for(manifest, seed_of(self.journal, self.entropy))
-            peer = peer_of(manifest, table, identity, ticket=joined.ticket, position=joined.position)
+            peer = peer_of(manifest, table, identity, ticket=self._ticket(manifest, joined), position=joined.position)
             account = Account(self.ledger, manifest.digest, joined.source, joined.recipient, joined.title)
             looked = Preview(peer, account, self.entropy)
             draws = looked.start(now)
@@ -173,6 +183,19 @@ class Session:
                             assert instance is not None, "a device begins with a draw"
                             looked.hear(instance, now)
             return looked.drawn()
+
+    def nothing_to_show(self, offer: Offer) -> str | None:
+        """Why a preview cannot draw an answer before the participant is registered; None where it can."""
+        manifest = offer.manifest
+        is_needed = has_tokens(manifest) and manifest.study.protocol == "anonml"
+        return NOTHING_BEFORE if is_needed and credential_of(self.journal, manifest) is None else None
+
+    def _ticket(self, manifest: Manifest, joined: Joined) -> bytes:
+        if not has_tokens(manifest) or manifest.study.protocol != "anonml":
+            return joined.ticket
+        credential = credential_of(self.journal, manifest)
+        assert credential is not None, "nothing is drawn without one"
+        return ticket_of(manifest, credential)
 
     async def take_part(self, offer: Offer, table: Columns | None, tell: Tell, role: Role = "sharer") -> Finished:
         """Take part in a study that was agreed to, or go on with it; see `shoal.participant.runner`."""
@@ -198,9 +221,7 @@ class Session:
 
     async def _standing(self, apart: Client, study: str, tell: Tell) -> Letters:
         """How the study stands, as soon as it does not go on, or after a while."""
-        return await self.client.insist(
-            partial(apart.board, study, _LATEST, MAX_WAIT_SECONDS), lambda error: tell(f"trying again ({error.code}): {error.what}")
-        )
+        return await self.client.insist(partial(apart.board, study, _LATEST, MAX_WAIT_SECONDS), partial(waits, tell))
 
 
 def _held(ledger: LedgerFile, study: str) -> list[Entry]:
@@ -212,8 +233,10 @@ def _digits(study: str | None) -> str:
 
 
 @asynccontextmanager
-async def opened(path: Path, url: str, clock: Clock, entropy: Entropy, ca: Path | None = None) -> AsyncIterator[Session]:
-    """A session with the coordinator at an address, by a participant whose ledger is in a file."""
-    async with Client(url, clock, entropy, ca=ca) as client:
+async def opened(
+    path: Path, url: str, clock: Clock, entropy: Entropy, ca: Path | None = None, via: Via | None = None
+) -> AsyncIterator[Session]:
+    """A session with the coordinator at an address, reached directly or otherwise, by a participant whose ledger is in a file."""
+    async with Client(url, clock, entropy, ca=ca, via=via) as client:
         with LedgerFile(path, clock) as ledger, Journal(path, clock) as journal:
             yield Session(ledger, journal, client, clock, entropy)

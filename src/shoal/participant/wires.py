@@ -5,16 +5,19 @@ wire         who                                letters go to                   
 ===========  =================================  ==================================  ==================
 `Named`      databases and holders              ``messages``                        ``mailbox``
 `Anonymous`  people of AnonML, PFDS's readers   ``submissions``                     ``board``
+`Posted`     people of AnonML with tokens       ``submissions``, or a relay;        ``board``
+                                                each at a time of its own
 `Device`     devices of DDML                    ``draw`` (answered at once),        nothing
                                                 ``update``
 ===========  =================================  ==================================  ==================
 
-What is anonymous goes over connections that carry nothing else.
+What is anonymous goes over connections that carry nothing else. `Posted` is in `shoal.participant.posting`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -27,11 +30,15 @@ from shoal.messages.codec import decode, encode
 from shoal.participant.client import Client
 from shoal.participant.journal import Joined
 from shoal.protocols.ddml.messages import MESSAGES, Draw, Instance, Update
+from shoal.study.anonymity import has_tokens
 from shoal.study.manifest import Manifest
 from shoal.study.settings import DDML
 from shoal.transport.forms import MAX_WAIT_SECONDS, Letters, Poll
 
 _EPOCH_BYTES, _WEIGHT_BYTES = 8, 4
+
+Mint = Callable[[str, int, bytes], Awaitable[bytes]]
+"""Gives the token of an update, by its question, number and body: the same one each time."""
 
 
 class Wire(ABC):
@@ -79,7 +86,7 @@ class Anonymous(Wire):
 
 @dataclass(frozen=True)
 class Device(Wire):
-    """Bare bytes. An update is signed or carries the ticket, with its own number, or neither, as the study admits it."""
+    """Bare bytes. An update is signed or carries a ticket or a token, with its own number, or nothing, as the study admits it."""
 
     listens: ClassVar[bool] = False
 
@@ -87,6 +94,7 @@ class Device(Wire):
     study: str
     identity: Identity | None = None
     ticket: bytes | None = None
+    mint: Mint | None = None
 
     async def deliver(self, payload: bytes, question: str | None) -> bytes | None:
         message = decode(payload, MESSAGES, bytes.fromhex(self.study))
@@ -95,7 +103,9 @@ class Device(Wire):
         assert isinstance(message, Update)
         assert question is not None
         number = int(question.rpartition("/")[2])
-        await self.client.update(self.study, body_of(message), number, identity=self.identity, ticket=self.ticket)
+        body = body_of(message)
+        token = None if self.mint is None else await self.mint(question, number, body)
+        await self.client.update(self.study, body, number, identity=self.identity, ticket=self.ticket, token=token)
         return None
 
     async def listen(self, _after: int) -> Letters:
@@ -117,7 +127,9 @@ def body_of(update: Update) -> bytes:
     return update.id + update.epoch.to_bytes(_EPOCH_BYTES, "little") + update.weights.data
 
 
-def wire_of(manifest: Manifest, joined: Joined, identity: Identity, client: Client, apart: Client) -> Wire:
+def wire_of(
+    manifest: Manifest, joined: Joined, identity: Identity, client: Client, apart: Client, mint: Mint | None = None
+) -> Anonymous | Named | Device:
     """What carries a participant's letters.
 
     Parameters
@@ -126,6 +138,8 @@ def wire_of(manifest: Manifest, joined: Joined, identity: Identity, client: Clie
         The study, what the participant is in it, and its key.
     client, apart
         For what carries its name, and for what does not.
+    mint
+        Mints the tokens of updates, where they are admitted by tokens.
     """
     study = manifest.study
     if study.protocol == "anonml" or joined.role == "reader":
@@ -136,7 +150,7 @@ def wire_of(manifest: Manifest, joined: Joined, identity: Identity, client: Clie
         case "signed":
             return Device(client, joined.study, identity=identity)
         case "token":
-            return Device(apart, joined.study, ticket=joined.ticket)
+            return Device(apart, joined.study, ticket=joined.ticket if has_ticket(manifest) else None, mint=mint)
         case _:
             return Device(apart, joined.study)
 
@@ -148,8 +162,9 @@ def admission_of(manifest: Manifest) -> str:
 
 
 def has_ticket(manifest: Manifest) -> bool:
-    """Whether participants are admitted by tickets, which nobody can link to their enrolment by what is stored."""
-    return manifest.study.protocol == "anonml" or (manifest.study.protocol == "ddml" and admission_of(manifest) == "token")
+    """Whether participants are admitted by tickets, which nobody can link to their enrolment by what is stored; not so with tokens."""
+    is_admitted = manifest.study.protocol == "anonml" or (manifest.study.protocol == "ddml" and admission_of(manifest) == "token")
+    return is_admitted and not has_tokens(manifest)
 
 
 def is_enrolled(manifest: Manifest, joined: Joined) -> bool:

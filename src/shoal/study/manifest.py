@@ -32,7 +32,7 @@ MAX_URL = 500
 
 _DOMAIN = b"shoal manifest 1\x00"
 _KIND, _VERSION = "shoal manifest", 1
-_KEYS = {"kind", "version", "study", "issuer_key", "gateway_key", "roster", "relay"}
+_KEYS = {"kind", "version", "study", "issuer_key", "epoch", "gateway_key", "roster", "relay"}
 _ISSUER_BYTES, _KEY_BYTES = 96, 32
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _LINE: TypeAdapter[str] = TypeAdapter(Line)
@@ -73,6 +73,8 @@ class Manifest:
         The study.
     issuer_key
         Public key of the issuer of anonymous credentials: a compressed point of BLS12-381's G2, 96 bytes.
+    epoch
+        Whose credentials count: those that were issued for this epoch, to members of any study in it; None for those of this study alone.
     gateway_key
         X25519 key to which anonymous packets are sealed, 32 bytes.
     roster
@@ -86,12 +88,15 @@ class Manifest:
     gateway_key: bytes | None = None
     roster: tuple[Member, ...] = ()
     relay: str | None = None
+    epoch: str | None = None
 
     def __post_init__(self) -> None:
         if self.issuer_key is not None:
             _check_bytes("The issuer's key", self.issuer_key, _ISSUER_BYTES)
             if self.issuer_key[0] & 0b1100_0000 != 0b1000_0000:
                 raise _unusable("The issuer's key is not a compressed point, or is the point at infinity.")
+        if self.epoch is not None:
+            _check_epoch(self.epoch, self.issuer_key)
         if self.gateway_key is not None:
             _check_bytes("The gateway's key", self.gateway_key, _KEY_BYTES)
             if not any(self.gateway_key):
@@ -117,6 +122,7 @@ class Manifest:
             "version": _VERSION,
             "study": self.study.content(),
             "issuer_key": self.issuer_key,
+            "epoch": self.epoch,
             "gateway_key": self.gateway_key,
             "roster": [[member.name, member.key] for member in self.roster],
             "relay": self.relay,
@@ -141,7 +147,7 @@ class Manifest:
             first = explain(error)[0]
             raise SpecError(first.code, f"manifest  {first.what}", fix=first.fix) from None
         rest = cast("dict[str, Any]", content)
-        manifest = cls(study, rest["issuer_key"], rest["gateway_key"], _roster(rest["roster"]), rest["relay"])
+        manifest = cls(study, rest["issuer_key"], rest["gateway_key"], _roster(rest["roster"]), rest["relay"], rest["epoch"])
         if manifest.to_bytes() != data:
             raise SpecError(
                 "MANIFEST-001",
@@ -204,6 +210,15 @@ def _roster(entries: Any) -> tuple[Member, ...]:
 def _check_bytes(what: str, key: object, size: int) -> None:
     if not isinstance(key, bytes) or len(key) != size:
         raise _unusable(f"{what} is not {size} bytes.")
+
+
+def _check_epoch(epoch: object, issuer_key: bytes | None) -> None:
+    try:
+        _LINE.validate_python(epoch, strict=True)
+    except ValidationError:
+        raise _unusable("The epoch is not a short line of plain text.") from None
+    if issuer_key is None:
+        raise _unusable("The manifest has an epoch and no issuer's key.", "An epoch is one of an issuer: give its key too.")
 
 
 def _check_url(url: object) -> None:

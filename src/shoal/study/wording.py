@@ -54,20 +54,30 @@ def leaves(study: Study, script: Script | None, params: Params | None, sums: Sum
         times = "once" if n == 1 else f"up to {n} times"
         return f"a model of {counted(params.n_weights, 'weight')}, changed by your rows and blurred by noise, {times}; no row"
     assert script is not None, "a plan has the figures of one protocol"
-    free = f"; and up to {counted(study.queries.n_queries, 'randomised answer')} to free questions" if study.queries else ""
-    return f"{_packets(script)}{free}; nothing else about you"
+    same = "" if len(script.prices) == 1 else ", with the same ticket in all of them"
+    return f"{_packets(script, 'ticket', same)}{_free(study)}; nothing else about you"
 
 
-def _packets(script: Script) -> str:
+def leaves_by_tokens(study: Study, script: Script) -> str:
+    """What leaves where packets are admitted by tokens."""
+    n = len(script.prices)
+    same = ", with the number of your place" + ("" if n == 1 else "; that they are of one person cannot be told by anything else")
+    return f"{_packets(script, 'token', same)}{_free(study)}; nothing else about you"
+
+
+def _free(study: Study) -> str:
+    return f"; and up to {counted(study.queries.n_queries, 'randomised answer')} to free questions" if study.queries else ""
+
+
+def _packets(script: Script, admitted_by: str, same: str) -> str:
     if isinstance(script, PlusScript):
         asked = [_QUESTIONS[kind] for kind in shares(script)]
         return (
-            "one packet: a ticket without your name, the number of a question and a randomised answer to it. "
-            f"The ticket draws the question: {', or '.join(asked)}"
+            f"one packet: a {admitted_by} without your name, the number of a question and a randomised answer to it. "
+            f"The {admitted_by} draws the question: {', or '.join(asked)}"
         )
     n = len(script.prices)
-    same = "" if n == 1 else ", with the same ticket in all of them"
-    return f"{counted(n, 'packet')}: each a ticket without your name, the number of a question and a randomised answer to it{same}"
+    return f"{counted(n, 'packet')}: each a {admitted_by} without your name, the number of a question and a randomised answer to it{same}"
 
 
 def who_is_asked(script: Script) -> str:

@@ -1,1 +1,1 @@
-"""What coordinator and participants agree on besides the messages of a protocol: routes, signed requests, the bodies of control."""
+"""What coordinator, relay and participants agree on besides the messages of a protocol, and how both of the former listen."""

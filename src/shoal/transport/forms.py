@@ -36,6 +36,7 @@ def _own_name(name: str) -> str:
 
 
 Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Hex = Annotated[str, Field(pattern=r"^(?:[0-9a-f]{2})*$", max_length=1000)]
 
 
 class Published(Record):
@@ -55,17 +56,65 @@ class Enrolment(Record):
         The code, where the study is by invitation.
     ticket
         Hexadecimal digits of a ticket that the participant has drawn, where anonymous packets are admitted by tickets.
+    commitment
+        Hexadecimal digits of a commitment with its proof, where they are admitted by tokens: see `shoal.crypto.credentials`.
     """
 
     invitation: Annotated[str, Field(max_length=100)] | None = None
     ticket: Hex32 | None = None
+    commitment: Hex | None = None
 
 
 class Enrolled(Record):
-    """The name under which the aggregator knows a participant; for holders and databases also their position (JSON)."""
+    """The name under which the aggregator knows a participant; for holders and databases also their position (JSON).
+
+    Parameters
+    ----------
+    name, position
+        Who the participant is in the study.
+    issued
+        Hexadecimal digits of what the issuer has signed, for one that has sent a commitment.
+    """
 
     name: Annotated[Line, AfterValidator(_own_name)]
     position: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
+    issued: Hex | None = None
+
+
+class Members(Record):
+    """The public keys of all to whom credentials were issued that count in a study, in the order of their digits (CBOR).
+
+    It is the set in which a packet's sender hides.
+    """
+
+    keys: Annotated[tuple[Annotated[bytes, Field(min_length=32, max_length=32)], ...], FailFast()] = ()
+
+
+class Received(Record):
+    """What has arrived in a phase, for its senders to find their own: digests of packets' names, one after another, in order (CBOR)."""
+
+    phase: Annotated[int, Field(ge=0, lt=1 << 31)]
+    names: bytes = b""
+
+
+class Batch(Record):
+    """Sealed packets that a relay hands over at once, shuffled (CBOR)."""
+
+    packets: Annotated[tuple[bytes, ...], FailFast()] = ()
+
+
+class Issuing(Record):
+    """The keys of a coordinator that belong into manifests: of its issuer and of its gateway, in hexadecimal digits (JSON)."""
+
+    issuer_key: Hex
+    gateway_key: Hex32
+
+
+class Relaying(Record):
+    """What a relay serves: the coordinator's address, and digests of its open studies with the size of their packets (JSON)."""
+
+    to: str
+    studies: dict[Hex32, Annotated[int, Field(ge=1)]]
 
 
 class Poll(Record):

@@ -6,10 +6,21 @@ ROOT = "/v1"
 STUDIES = f"{ROOT}/studies"
 OPENAPI = f"{ROOT}/openapi.json"
 
+ISSUING = f"{ROOT}/issuing"
+GATEWAY = f"{ROOT}/gateway"
+KEYS = f"{ROOT}/ohttp-keys"
+"""Of a coordinator: its keys for manifests, the gateway to which sealed requests go, and the gateway's key as RFC 9458 has it."""
+
+RELAYING = f"{ROOT}/relaying"
+REQUESTS = f"{ROOT}/requests"
+PACKETS = f"{ROOT}/packets"
+"""Of a relay: what it serves, sealed requests that are answered at once, and (followed by a study) sealed packets for its spool."""
+
 CBOR = "application/cbor"
 JSON = "application/json"
 PROBLEM = "application/problem+json"
 RAW = "application/octet-stream"
+SEALED, OPENED = "message/ohttp-req", "message/ohttp-res"
 
 
 def study_route(study: str, what: str = "") -> str:
@@ -20,8 +31,9 @@ def study_route(study: str, what: str = "") -> str:
     study
         The digest in hexadecimal.
     what
-        ``manifest``, ``label``, ``board``, ``progress``, ``model`` (read); ``enrolments``, ``mailbox``, ``messages``, ``leave`` (signed);
-        ``submissions``, ``draw``, ``update`` (anonymous, but for an update under DDML's admission ``signed``); ``close`` (the analyst's).
+        ``manifest``, ``label``, ``board``, ``progress``, ``model``, ``members``, ``received`` (read); ``enrolments``, ``mailbox``,
+        ``messages``, ``leave`` (signed); ``batches`` (the relay's); ``submissions``, ``draw``,
+        ``update`` (anonymous, but for an update under DDML's admission ``signed``); ``close`` (the analyst's).
 
     Examples
     --------

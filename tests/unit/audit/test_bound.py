@@ -12,6 +12,7 @@ from shoal.audit.bound import bound_epsilon, bound_rho, chance_at_least, chance_
 from shoal.privacy.zcdp import rho_to_epsilon
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("chance", [1e-4, 0.05, 0.5, 0.97])
 @pytest.mark.parametrize("n", [1, 30, 400])
 @pytest.mark.parametrize("alpha", [0.2, 1e-3, 1e-9])

@@ -49,6 +49,7 @@ def test_all_kinds_of_noise_are_looked_at():
     assert {step.event.mechanism for step in kinds.values()} == {"k-closest", "discrete-laplace", "discrete-gaussian"}
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", ["plus", "paper", "weight", "delta", "classes"])
 def test_at_a_large_epsilon_the_steps_are_those_of_the_row(name, entropy):
     """And so the evidence tells the rows apart."""
@@ -116,6 +117,7 @@ def test_a_step_before_noise_is_never_longer_than_the_clip(name):
     assert np.linalg.norm(clipped(step, long), norm) == pytest.approx(bound, rel=1e-4)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", ["plus", "weight", "three updates"])
 def test_an_honest_study_is_consistent(name, entropy):
     found = audit(STUDIES[name], 50, entropy)
@@ -151,6 +153,7 @@ def test_a_weight_is_claimed_for_one_update_and_not_for_all(entropy):
     }
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     ("study", "peer", "samples", "seen_in"),
     [

@@ -201,6 +201,7 @@ def test_the_unit_moves_every_sum_as_far_as_its_noise_is_made_for(name):
             assert np.abs(moved).sum() / event.parameters["scale"] == pytest.approx(event.epsilon)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", SUMS)
 def test_a_study_that_is_run_in_full_has_every_ledger_at_the_price(name, entropy):
     study = STUDIES[name]
@@ -248,6 +249,7 @@ def test_many_tables_are_priced_as_those_of_one_study(name):
 # Audits.
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     ("name", "samples", "least"),
     [

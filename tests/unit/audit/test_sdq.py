@@ -97,6 +97,7 @@ def test_another_class_outnumbers_the_unit_s_along_the_path_alone(path):
     assert elsewhere(params).cells.all()
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", NAMES)
 def test_a_whole_run_ends_with_every_ledger_at_the_price(name, entropy):
     stage = stage_of(name)
@@ -107,6 +108,7 @@ def test_a_whole_run_ends_with_every_ledger_at_the_price(name, entropy):
     assert len(run.charged) == (5 if name == "two selected" else 1 if name == "local" else params.minimum - params.max_colluders)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", ["plus", "three missing", "bayes", "two selected", "local"])
 def test_where_noise_is_small_both_ways_of_drawing_see_the_same(name, entropy):
     """In rounds with next to no noise, which tell for certain whether the unit is there."""
@@ -137,6 +139,7 @@ def test_evidence_is_the_log_ratio():
     assert ratios.argmin() == np.argmin(choice.sums[1] - choice.sums[0])
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     ("name", "samples", "least"), [("plus", 2000, 1.0), ("two selected", 2000, 0.4), ("local", 2000, 0.4), ("bayes", 20_000, 1.6)]
 )
@@ -159,6 +162,7 @@ def test_each_question_is_looked_at_by_itself_too(entropy):
     assert len(look(STUDIES["bayes"], claim_of(STUDIES["bayes"]), whole, 4, entropy, SDQPeer).looks) == 1
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     ("name", "peer", "seen_in"),
     [
@@ -178,6 +182,7 @@ def test_a_database_that_reveals_more_is_caught(name, peer, seen_in, entropy):
     assert found.seen_in == seen_in
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", ["plus", "bayes", "local"])
 def test_a_database_that_answers_twice_is_found_in_its_ledger(name, entropy):
     """The second time its colluders help the miner, or the sum would not be opened."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from shoal.audit import bound
 from shoal.audit.looks import Look, Seen
 from shoal.audit.studies import audit_study, claim_of, judge
 from shoal.errors import UsageError
@@ -19,6 +20,13 @@ from unit.audit.sdq_studies import make_study as make_sums
 from unit.audit.small_studies import BINNED, Choosy, TwiceAsked, make_study, paper_study
 
 
+@pytest.fixture
+def few(monkeypatch):
+    """Fewer peers than a user may ask for: enough for what they tell beyond doubt, or by their ledgers."""
+    monkeypatch.setattr(bound, "MIN_SAMPLES", 100)
+
+
+@pytest.mark.untraced
 def test_an_honest_study_is_consistent(entropy):
     study = make_study(4.0, BINNED)
     found = audit_study(study, 1000, 0.9, entropy)
@@ -30,6 +38,7 @@ def test_an_honest_study_is_consistent(entropy):
     assert (found.packets, found.n_phases, found.charged) == (1, 1, 4 * 10**12)
 
 
+@pytest.mark.untraced
 def test_the_papers_answers_are_taken_together(entropy):
     """One answer alone could show half of the claim at most."""
     found = audit_study(paper_study(4.0, BINNED), 1000, 0.9, entropy)
@@ -38,14 +47,15 @@ def test_the_papers_answers_are_taken_together(entropy):
     assert found.packets == 2
 
 
+@pytest.mark.untraced
 def test_a_second_answer_is_found_in_the_packets(entropy):
     found = audit_study(make_study(2.0), 1000, 0.9, entropy, TwiceAsked)
     assert found.bound.epsilon > found.claim.epsilon == 2
     assert found.fault == "the bound is above the claim, so a peer reveals more than the label says"
 
 
-def test_a_question_that_the_row_has_chosen_is_found_in_its_number(entropy):
-    found = audit_study(make_study(2.0), 1000, 0.9, entropy, Choosy)
+def test_a_question_that_the_row_has_chosen_is_found_in_its_number(few, entropy):
+    found = audit_study(make_study(2.0), 200, 0.9, entropy, Choosy)
     assert found.seen_in == "which questions were answered"
     assert found.rows[0].endswith("first class")
     assert found.rows[1].endswith("last class")
@@ -53,8 +63,9 @@ def test_a_question_that_the_row_has_chosen_is_found_in_its_number(entropy):
     assert found.charged == 2 * 10**12
 
 
-def test_a_second_answer_is_found_in_the_ledger_where_samples_are_too_few(entropy):
-    found = audit_study(make_study(0.1), 1000, 0.999, entropy, TwiceAsked)
+@pytest.mark.untraced
+def test_a_second_answer_is_found_in_the_ledger_where_samples_are_too_few(few, entropy):
+    found = audit_study(make_study(0.1), 100, 0.999, entropy, TwiceAsked)
     assert found.bound.epsilon <= found.claim.epsilon
     assert found.fault == "the ledger counts more than the claim, so a peer spends more than the label says"
     assert replace(found, charged=10**11).fault is None
@@ -112,7 +123,8 @@ class Cheap(AnonMLPeer):
         return replace(super().price(question), epsilon=0.1)
 
 
-def test_a_ledger_that_counts_too_little_is_found(entropy):
-    found = audit_study(make_study(2.0), 1000, 0.9, entropy, Cheap)
+@pytest.mark.untraced
+def test_a_ledger_that_counts_too_little_is_found(few, entropy):
+    found = audit_study(make_study(2.0), 100, 0.9, entropy, Cheap)
     assert found.bound.epsilon <= found.claim.epsilon
     assert found.fault == "the ledger counts less than the claim, so a peer spends more than its ledger says"

@@ -37,9 +37,9 @@ def test_json_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert person["state"] == "sent"
     # Eight standard errors: one run in 10^15 fails by chance.
     assert abs(crowd["estimated_share"] - crowd["true_share"]) < 8 * crowd["standard_error"]
-    # In 60 runs the model was at least 9 points above guessing and 1 below the truth.
+    # Ten points above guessing and 1.6 below the truth, with a standard deviation of 0.6 in 40 runs: the limits are 8 and 6 of them away.
     model = shown["model"]
-    assert model["guessing"] + 0.05 < model["private"] < model["truth"] + 0.01
+    assert model["guessing"] + 0.05 < model["private"] < model["truth"] + 0.02
 
 
 @pytest.mark.parametrize("epsilon", ["0", "0.09", "4.1", "nan", "-1"])

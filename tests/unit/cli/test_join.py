@@ -93,7 +93,7 @@ def test_a_device_joins_and_joins_again(call: Callable[..., dict[str, Any]], fol
         ({"yes": True, "max_epsilon": "3.99"}, ConsentError, "CONSENT-001"),
         ({"yes": True, "max_epsilon": "nan"}, UsageError, "USAGE-001"),
         ({"yes": True, "max_epsilon": "0"}, UsageError, "USAGE-001"),
-        ({"yes": True, "max_epsilon": "4", "via": "tor"}, UsageError, "USAGE-002"),
+        ({"yes": True, "max_epsilon": "4", "via": "pigeon"}, UsageError, "USAGE-001"),
         ({"yes": True, "max_epsilon": "4", "data": None}, UsageError, "USAGE-001"),
     ],
 )

@@ -32,9 +32,9 @@ def test_a_terminal_shows_the_last_in_place(monkeypatch: pytest.MonkeyPatch, cap
     assert not printed.out and "\x1b[2J" not in printed.err
 
 
-@pytest.mark.parametrize("protocol", ["anonml", "ddml", "sdq", "pfds"])
-def test_where_nothing_is_drawn_a_sentence_says_why(protocol: str) -> None:
-    assert drawn_text((), protocol, "A study") == NOTHING_DRAWN[protocol]
+def test_where_nothing_is_drawn_a_sentence_says_why() -> None:
+    assert drawn_text((), "Because.", "shoal leave") == "Because."
+    assert set(NOTHING_DRAWN) == {"anonml", "ddml", "sdq", "pfds"}
 
 
 def test_a_roster_is_on_the_label_and_in_its_data(tmp_path: Path) -> None:
@@ -43,7 +43,8 @@ def test_a_roster_is_on_the_label_and_in_its_data(tmp_path: Path) -> None:
     with LedgerFile(tmp_path / "ledger.db", clock) as ledger:
         asked = asked_of(manifest_of("sdq", 3, keys, sdq={"n_databases": 3}), ledger, "rows.csv", clock.now())
     for i, key in enumerate(keys):
-        assert f"site-{i}, key {short(key)}" in label_text(asked)
+        assert f"site-{i}, key {short(key)}" in label_text(asked, "over Tor")
+    assert label_text(asked, "over Tor").endswith("\nsent      over Tor")
     assert label_data(asked)["roster"] == [{"name": f"site-{i}", "key": key.hex()} for i, key in enumerate(keys)]
 
 

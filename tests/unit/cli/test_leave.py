@@ -15,11 +15,15 @@ from shoal.cli.leave import leave
 from shoal.clock import SystemClock
 from shoal.entropy import SystemEntropy
 from shoal.errors import StoreError, UsageError
+from shoal.participant.credentials import registration_of
 from shoal.participant.journal import Journal
 from shoal.participant.ledger_file import LedgerFile
+from shoal.participant.offers import Offer
+from shoal.participant.offers import take_up as write_down
 from shoal.participant.session import opened
 from shoal.privacy.ledger import Entry
 from shoal.privacy.records import State
+from token_desk import token_manifest
 
 __all__ = ["folder"]
 
@@ -128,3 +132,22 @@ def test_nobody_leaves_while_another_process_takes_part(folder: Path) -> None:
         take_up(folder / "me.db", coordinator)
     with Journal(folder / "me.db", SystemClock()) as journal, journal.hold(PFDS.digest.hex()), pytest.raises(StoreError):
         leave(PFDS.short, ledger=folder / "me.db")
+
+
+def test_of_a_study_with_tokens_nobody_is_told_and_the_registration_stays(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest, path = token_manifest(), folder / "me.db"
+    url = "http://127.0.0.1:9"
+    with Journal(path, SystemClock()) as journal:
+        offer = Offer(url, manifest, manifest.digest.hex(), bytes(32))
+        write_down(journal, offer, "rows.csv", SystemEntropy())
+        registration = registration_of(journal, manifest, SystemEntropy())
+        journal.enrolled(offer.digest, "person-1", None)
+    leave(manifest.short, ledger=path)
+    printed = capsys.readouterr().out
+    assert "told      nobody: the coordinator keeps your registration" in printed
+    assert printed.endswith(f"next      shoal ledger show --ledger {path}\n")
+    leave(manifest.short, ledger=path, json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["registration_stays"] is True and told["coordinator"] == {"url": url, "error": None}
+    with Journal(path, SystemClock()) as journal:
+        assert registration_of(journal, manifest, SystemEntropy()) == registration

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -13,13 +14,15 @@ import pytest
 from certificates import make_certificates
 from shoal.cli import serve as command
 from shoal.cli.main import run
-from shoal.coordinator.connections import Server
-from shoal.coordinator.listening import listen
 from shoal.coordinator.publishing import key_digest
 from shoal.coordinator.store.base import Ending
 from shoal.coordinator.store.opening import open_store
 from shoal.crypto.roster import Identity
+from shoal.study.anonymity import has_tokens
+from shoal.study.manifest import Manifest
 from shoal.study.templates import study_text
+from shoal.transport.connections import Server
+from shoal.transport.listening import listen
 
 N_DATABASES = 10
 
@@ -240,3 +243,75 @@ def test_a_key_that_was_made_is_shown_whatever_comes_next(capsys: pytest.Capture
 def test_needs_its_extra(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert refused(capsys, study("anonml")) == "USAGE-002"
+
+
+def manifests() -> list[Manifest]:
+    with open_store("sqlite:coordinator.db") as store:
+        return [Manifest.from_bytes(hosted.manifest) for hosted in store.studies()]
+
+
+def test_tokens_are_of_the_coordinator_and_a_study_goes_on_with_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = study("anonml"), study("ddml", ("[ddml]", '[ddml]\nadmission = "token"'))
+    options = ("--epoch", "spring 2030", "--relay", "https://relay.example.org")
+    first = serve(capsys, monkeypatch, *paths, *options, "--json")
+    assert [one["has_tokens"] for one in first["studies"]] == [True, True] and len(manifests()) == 2
+    for manifest in manifests():
+        assert manifest.issuer_key and manifest.gateway_key and has_tokens(manifest)
+        assert (manifest.epoch, manifest.relay) == ("spring 2030", "https://relay.example.org")
+    assert len({manifest.issuer_key for manifest in manifests()}) == 1
+    later = serve(capsys, monkeypatch, *paths, *options)
+    assert later.count("goes on") == 3 and len(manifests()) == 2
+    assert later.count("epoch       spring 2030") == later.count("relay       https://relay.example.org") == 2
+    # Without the epoch it is another study: others are its members.
+    alone = serve(capsys, monkeypatch, paths[0], "--json")["studies"][2]
+    assert (alone["is_new"], alone["epoch"], alone["relay"]) == (True, None, None)
+
+
+def test_another_coordinator_has_other_keys(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = {serve(capsys, monkeypatch, study("anonml"), "--store", f"sqlite:{i}.db", "--json")["studies"][0]["digest"] for i in range(2)}
+    assert len(digests) == 2
+
+
+def test_tickets_by_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    told = serve(capsys, monkeypatch, study("anonml"), study("sdq"), "--roster", roster(), "--tickets", "--json")
+    assert [one["has_tokens"] for one in told["studies"]] == [False, False]
+    assert all(manifest.issuer_key is None and manifest.gateway_key is None for manifest in manifests())
+
+
+def test_what_needs_no_tokens_gets_no_keys(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    serve(capsys, monkeypatch, study("pfds"))
+    assert [(manifest.issuer_key, manifest.gateway_key) for manifest in manifests()] == [(None, None)]
+
+
+def test_a_shuffled_study_names_its_relay(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = (('trust = "local"', 'trust = "shuffled"'), ("[privacy]", "[privacy]\ndelta = 1e-6"))
+    path = study("anonml", *crowd, ("[participation]", "[participation]\nhonest_share = 0.9"))
+    told = serve(capsys, monkeypatch, path, "--relay", "https://relay.example.org", "--json")
+    assert told["studies"][0]["label"]["trust"] == "shuffled"
+
+
+def test_options_about_tokens_that_make_no_sense(capsys: pytest.CaptureFixture[str]) -> None:
+    for options in (["--epoch", "e", "--tickets"], ["--relay", "https://a.example.org", "--tickets"]):
+        assert refused(capsys, study("anonml"), *options) == "USAGE-001"
+    assert refused(capsys, study("pfds"), "--epoch", "e") == refused(capsys, "--epoch", "e") == "USAGE-001"
+    assert refused(capsys, study("anonml"), "--epoch", "two\nlines") == "MANIFEST-002"
+    assert refused(capsys, study("anonml"), "--relay", "ftp://x") == "MANIFEST-002"
+
+
+def test_an_epoch_is_by_invitation_or_it_is_not(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    serve(capsys, monkeypatch, study("anonml"), "--epoch", "e", "--invite", "2")
+    other = study("ddml", ("[ddml]", '[ddml]\nadmission = "token"'))
+    assert run(["serve", other, "--port", "0", "--epoch", "e"]) == 3
+    assert capsys.readouterr().err.startswith("HOST-003  The study is open to all, and others of its epoch are by invitation.")
+
+
+def test_tokens_need_their_extra(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *more: None if name == "pyblst" else find(name, *more))
+    path = study("anonml")
+    assert run(["serve", path, "--port", "0"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("USAGE-002") and "shoal[anonymous]" in error
+    assert not serve(capsys, monkeypatch, path, "--tickets", "--json")["studies"][0]["has_tokens"]

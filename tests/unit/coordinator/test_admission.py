@@ -10,15 +10,19 @@ from pathlib import Path
 
 from device_cases import manifest_of, published
 from shoal.clock import ManualClock
-from shoal.coordinator.admission import Admission, Signed, Tickets
+from shoal.coordinator.admission import Admission, Signed, Tickets, Tokens
 from shoal.coordinator.hosting import milliseconds
-from shoal.coordinator.store.base import Accepted, Ending, Named
+from shoal.coordinator.keys import Keys
+from shoal.coordinator.store.base import Accepted, Ending, Hosted, Named
 from shoal.coordinator.store.sqlite import SqliteStore
+from shoal.crypto.credentials import Credential
 from shoal.crypto.roster import Identity
-from shoal.entropy import SeededEntropy
+from shoal.entropy import SeededEntropy, SystemEntropy
 from shoal.errors import RemoteProtocolError
+from shoal.study.anonymity import Slots, name_of_pseudonym, scope_of
 from shoal.transport.routes import study_route
 from shoal.transport.signing import sign
+from token_cases import member, tokened
 
 STRANGE = ("", "?", "?number", "?number=", "?number=2", "?number=-1", "?number=1.0", "?number=false", "?number=1&number=1", "?number=1&x=1")
 STRANGE += ("?x=1&number=1", "?Number=1", "?number=1 ", "?number=\u0661", f"?number={'9' * 400}", "?number=%31")
@@ -67,6 +71,36 @@ def test_each_of_many_is_told_its_own_outcome(tmp_path: Path) -> None:
     assert late == ["HOST-002"]
     # All that came together, then one that came late.
     assert store.sizes == [7, 1]
+
+
+def test_a_member_counts_as_often_as_a_device_may_send(tmp_path: Path) -> None:
+    manifest = tokened(manifest_of("token"))
+    study, slots = manifest.digest.hex(), Slots(manifest)
+    members, stranger = [member(manifest, i) for i in range(3)], member(manifest, 0, Keys(bytes(32)))
+
+    def shown(who: Credential, number: int, body: bytes, *, slot: int | None = None) -> str:
+        return f"{who.mint(slots.context(number if slot is None else slot), body, SystemEntropy()).hex()} {number}"
+
+    async def main(store: Counting, executor: ThreadPoolExecutor, verifying: ThreadPoolExecutor) -> tuple[list[str], list[str]]:
+        tokens = Tokens(store, study, 2, executor, manifest, verifying)
+        assert tokens.header == b"shoal-token" and tokens.is_anonymous
+        good = shown(members[0], 0, b"a")
+        asked = [(b"a", good), (b"a", good), (b"a", shown(members[0], 0, b"a")), (b"b", shown(members[0], 0, b"b"))]
+        asked += [(b"b", shown(members[0], 1, b"b")), (b"a", shown(members[1], 0, b"a"))]
+        bad = [(b"b", good), (b"a", shown(members[2], 1, b"a", slot=0)), (b"a", shown(stranger, 0, b"a"))]
+        none = [(b"a", ""), (b"a", good.upper()), (b"a", good + " "), (b"a", good[2:]), (b"a", shown(members[2], 2, b"a"))]
+        first = [await let_in(tokens, "", *one) for one in (*asked, *bad, *none)]
+        together = [(b"c", shown(members[2], 0, b"c")), (b"a", good), *bad]
+        return first, await asyncio.gather(*(let_in(tokens, "", *one) for one in together))
+
+    with Counting(tmp_path / "coordinator.db") as store, ThreadPoolExecutor(1) as executor, ThreadPoolExecutor(1) as verifying:
+        store.publish(Hosted(study, manifest.to_bytes(), 0, 1, scope=scope_of(manifest)))
+        first, together = asyncio.run(main(store, executor, verifying))
+        names = store.submitted(study)
+    assert first == ["in", "in", "in", "HOST-005", "in", "in", *["TOKEN-001"] * 3, *["AUTH-001"] * 5]
+    assert together == ["in", "in", *["TOKEN-001"] * 3]
+    shown_by = [(members[0], 0), (members[0], 1), (members[1], 0), (members[2], 0)]
+    assert names == tuple(sorted(name_of_pseudonym(who.pseudonym(slots.context(number))) for who, number in shown_by))
 
 
 def test_a_key_counts_as_often_as_a_device_may_send(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from shoal.coordinator.aggregators import (
     aggregator_of,
     check_servable,
     has_tickets,
+    informed,
     messages_of,
     most_bytes,
     names_of,
@@ -20,6 +21,7 @@ from shoal.coordinator.aggregators import (
     queries_to_bytes,
     seats_of,
 )
+from shoal.coordinator.keys import Keys
 from shoal.errors import SpecError
 from shoal.protocols.anonml.aggregator import AnonMLAggregator
 from shoal.protocols.pfds.sharing_aggregator import SharingAggregator
@@ -27,6 +29,7 @@ from shoal.protocols.pfds.summing_aggregator import SummingAggregator
 from shoal.protocols.pfds.tables_aggregator import TablesAggregator
 from shoal.protocols.sdq.aggregator import SDQAggregator
 from shoal.protocols.sdq.queries import Histogram
+from token_cases import KEYS, RELAY, study_of
 
 KINDS = {
     "anonml": AnonMLAggregator,
@@ -89,12 +92,52 @@ def test_shuffled_answers_need_a_relay() -> None:
 
 
 def test_tickets_admit_what_is_anonymous() -> None:
-    assert [name for name in (*HOSTED, "ddml") if has_tickets(manifest_of(name).study)] == [
+    assert [name for name in (*HOSTED, "ddml") if has_tickets(manifest_of(name))] == [
         "anonml",
         "anonml phases",
         "anonml paper",
         "ddml",
     ]
+    assert not any(has_tickets(study_of(name)) for name in ("anonml", "anonml paper", "ddml"))
+
+
+SHUFFLED = study_of("shuffled", relay=RELAY)
+NOT_OURS = {
+    "issuer": (replace(study_of("anonml"), issuer_key=Keys(bytes(32)).issuer.key), "issuer key is not"),
+    "gateway": (replace(study_of("anonml"), gateway_key=bytes(31) + b"\1"), "gateway key is not"),
+    "relay without gateway": (replace(study_of("anonml"), gateway_key=None, relay=RELAY), "names a relay"),
+    "epoch of no tokens": (replace(study_of("pfds"), epoch="2030"), "takes no tokens"),
+    "epoch of paper": (study_of("anonml paper", epoch="2030"), "variant paper"),
+    "shuffled without relay": (replace(SHUFFLED, relay=None), "shuffled needs"),
+    "shuffled without gateway": (replace(SHUFFLED, gateway_key=None, relay=None), "shuffled needs"),
+}
+
+
+@pytest.mark.parametrize("how", NOT_OURS)
+def test_a_manifest_with_keys_is_served_with_those_of_the_coordinator(how: str) -> None:
+    manifest, match = NOT_OURS[how]
+    with pytest.raises(SpecError, match=match) as caught:
+        check_servable(manifest, KEYS.issuing)
+    assert caught.value.code == "HOST-003"
+
+
+def test_what_a_coordinator_with_keys_serves() -> None:
+    for manifest in (study_of("anonml"), study_of("anonml", epoch="2030"), study_of("anonml paper"), study_of("ddml"), SHUFFLED):
+        check_servable(manifest, KEYS.issuing)
+        with pytest.raises(SpecError, match="issuer key is not"):
+            check_servable(manifest)
+
+
+@pytest.mark.parametrize(("name", "each"), [("anonml", 1), ("anonml paper", 1), ("anonml phases", None)])
+def test_with_tokens_a_course_of_one_phase_ends_when_all_members_have_answered(name: str, each: int | None) -> None:
+    manifest = study_of(name)
+    aggregator = aggregator_of(manifest, hosted_of(name))
+    assert isinstance(aggregator, AnonMLAggregator)
+    size = manifest.study.participation.size
+    assert informed(aggregator, manifest, size - 1, {}) is aggregator
+    told = informed(aggregator, manifest, size + 5, {})
+    assert isinstance(told, AnonMLAggregator)
+    assert told.expected == (None if each is None else ((size + 5) * each,))
 
 
 def test_free_counts_are_kept_with_the_study() -> None:

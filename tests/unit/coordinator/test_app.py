@@ -43,7 +43,7 @@ def test_paths_that_are_not(c: Coordinator, path: str) -> None:
 @pytest.mark.parametrize("path", [way.path for way in ROUTES if way.method == "GET"])
 def test_every_answer_is_kept_by_nobody_unless_all_may(c: Coordinator, path: str) -> None:
     found = c.http.get(path.format(digest=ANONML), headers={"origin": "https://example.org"})
-    is_the_same_for_all = path.endswith(("/manifest", "/board", "/openapi.json"))
+    is_the_same_for_all = path.endswith(("/manifest", "/board", "/issuing", "/ohttp-keys", "/openapi.json"))
     assert ("public" in found.headers["cache-control"]) == is_the_same_for_all
     assert found.headers["cache-control"] == "no-store" or is_the_same_for_all
     assert found.headers["x-content-type-options"] == "nosniff"

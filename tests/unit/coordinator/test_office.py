@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ import pytest
 from coordinator_cases import NOW, QUERIES, aggregator_of, attend, hosted_of, identity, manifest_of, peers_of, ticket
 from device_cases import improved
 from device_cases import manifest_of as devices_of
+from office_cases import new, opened, refusal, run
 from shoal.clock import ManualClock
 from shoal.coordinator import office as office_module
 from shoal.coordinator.models.memory import MemoryModels
@@ -32,29 +30,6 @@ from shoal.protocols.pfds.messages import Tables
 from shoal.transport.forms import Enrolled, Enrolment, Poll, Published, from_cbor
 from shoal.transport.signing import verify_published
 
-Work = Callable[[Office, ManualClock], Awaitable[None]]
-NONCES = count(1 << 64)
-
-
-@asynccontextmanager
-async def opened(path: Path, clock: ManualClock, holder: str = "one") -> AsyncIterator[Office]:
-    with SqliteStore(path / "store.db") as store:
-        office = Office(store, MemoryModels(), clock, SeededEntropy(7).spawn(holder), holder)
-        await office.start()
-        try:
-            yield office
-        finally:
-            await office.stop()
-
-
-def run(path: Path, work: Work) -> None:
-    async def main() -> None:
-        clock = ManualClock()
-        async with opened(path, clock) as office, asyncio.timeout(20):
-            await work(office, clock)
-
-    asyncio.run(main())
-
 
 async def put(office: Office, name: str, **options: Any) -> str:
     """Publish one of the studies, with what its case has besides."""
@@ -62,17 +37,6 @@ async def put(office: Office, name: str, **options: Any) -> str:
     queries = QUERIES if hosted.queries else ()
     publish(office._store, manifest, NOW, patience=hosted.patience, queries=queries, **options)
     return hosted.digest
-
-
-def new() -> bytes:
-    """A nonce that was not used before."""
-    return next(NONCES).to_bytes(16, "big")
-
-
-async def refusal(call: Awaitable[object]) -> str:
-    with pytest.raises(RemoteProtocolError) as caught:
-        await call
-    return caught.value.code
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,16 @@ import pytest
 
 from coordinator_cases import NOW, QUERIES, manifest_of
 from shoal.coordinator.aggregators import queries_of
+from shoal.coordinator.keys import Keys
 from shoal.coordinator.publishing import A_DAY, draw_invitations, end_of, first_start, key_digest, patience_of, publish, ticket_digest
 from shoal.coordinator.store.base import Store
 from shoal.coordinator.store.sqlite import SqliteStore
+from shoal.crypto.roster import Identity
 from shoal.entropy import SeededEntropy
 from shoal.errors import ShoalError, SpecError, UsageError
 from shoal.protocols.sdq.queries import Histogram
+from shoal.study.anonymity import scope_of
+from token_cases import KEYS, study_of
 
 ENTROPY = SeededEntropy(1)
 
@@ -82,6 +86,32 @@ def test_what_cannot_be_served_is_refused_and_nothing_is_stored(store: Store, na
         publish(store, manifest_of(name), NOW, **how)  # type: ignore[arg-type]
     assert caught.value.code == code
     assert store.studies() == ()
+
+
+def test_a_study_with_tokens_has_a_scope(store: Store) -> None:
+    alone, shared, devices = study_of("anonml"), study_of("anonml", epoch="2030"), study_of("ddml", epoch="2030")
+    scopes = [publish(store, manifest, NOW, issuing=KEYS.issuing)[0].scope for manifest in (alone, shared, devices)]
+    assert scopes == [scope_of(alone), scope_of(shared), scope_of(shared)] and len(set(scopes)) == 2
+    assert publish(store, manifest_of("anonml"), NOW)[0].scope is None
+
+
+def test_studies_of_an_epoch_are_all_by_invitation_or_none_is(store: Store) -> None:
+    first, second, others = study_of("anonml", epoch="2030"), study_of("ddml", epoch="2030"), study_of("ddml", epoch="2031")
+    publish(store, first, NOW, issuing=KEYS.issuing, invitations=("a code",))
+    with pytest.raises(SpecError, match=r"HOST-003.*open to all, and others of its epoch are by invitation"):
+        publish(store, second, NOW, issuing=KEYS.issuing)
+    assert len(store.studies()) == 1
+    publish(store, others, NOW, issuing=KEYS.issuing)
+    publish(store, second, NOW, issuing=KEYS.issuing, invitations=("another",))
+    # The same one again goes on, whatever is said of it.
+    assert not publish(store, first, NOW, issuing=KEYS.issuing)[1]
+
+
+def test_keys_are_made_of_the_one_secret_that_is_kept() -> None:
+    one, same, other = Keys(bytes(32)), Keys(bytes(32)), Keys(bytes(31) + b"\1")
+    assert one.issuing == same.issuing
+    secrets = {bytes.fromhex(one.issuing.issuer_key), one.gateway, one.gateway_key, bytes(32), Identity.from_seed(bytes(32)).public}
+    assert len(secrets) == 5 and other.issuing.issuer_key != one.issuing.issuer_key and other.gateway != one.gateway
 
 
 def test_a_study_without_its_roster_is_refused(store: Store) -> None:

@@ -127,7 +127,7 @@ def test_reading_what_is_not_there(shared: Coordinator, what: str) -> None:
 
 def test_enrolling_twice_gives_the_same_name(c: Coordinator) -> None:
     names = [c.enrol(PFDS, i).json() for i in (0, 1, 0)]
-    assert names == [{"name": f"holder-{i}", "position": i} for i in (0, 1, 0)]
+    assert names == [{"name": f"holder-{i}", "position": i, "issued": None} for i in (0, 1, 0)]
     assert c.enrol(ANONML).json()["position"] is None
     assert problem_of(c.enrol(ANONML, ticket="7f" * 32)) == (409, "ENROL-002")
     assert c.totals(PFDS)[0] == 2

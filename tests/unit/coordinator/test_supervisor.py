@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from shoal.coordinator import supervisor
-from shoal.coordinator.listening import listen
 from shoal.coordinator.settings import Settings
 from shoal.coordinator.supervisor import MOST_AT_ONCE, STEADY_SECONDS, Deaths, Supervisor
 from shoal.errors import ShoalError
+from shoal.transport.listening import listen
 
 SECRET = "postgresql://user:a-password@host/db"
 ANSWERS = """

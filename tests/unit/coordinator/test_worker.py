@@ -16,8 +16,7 @@ import httpx2
 import pytest
 
 from certificates import make_certificates
-from shoal.coordinator import connections, worker
-from shoal.coordinator.listening import listen, url_of
+from shoal.coordinator import worker
 from shoal.coordinator.publishing import publish
 from shoal.coordinator.settings import Settings
 from shoal.coordinator.store.opening import open_store
@@ -27,6 +26,8 @@ from shoal.errors import StoreError, UsageError
 from shoal.study.load import parse
 from shoal.study.manifest import Manifest
 from shoal.study.templates import study_text
+from shoal.transport import connections
+from shoal.transport.listening import listen, url_of
 from shoal.transport.routes import study_route
 
 

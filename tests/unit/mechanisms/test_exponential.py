@@ -77,6 +77,7 @@ def test_the_realised_law_keeps_epsilon_and_reaches_it(scope: Scope, max_rows: i
     assert worst == pytest.approx(epsilon, abs=1e-9)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("scores", [(0, 0), (3, 1, 4, 1, 5), (0, 10, 0), (7,), (2, -2, -1), (0, 40), (40, 0, 39)])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
 def test_words_lead_to_choices_by_the_formula(scores: tuple[int, ...], epsilon: float) -> None:

@@ -43,6 +43,7 @@ def nested(depth: int) -> object:
     return value
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     "head",
     [

@@ -22,6 +22,7 @@ def values(data: object) -> int:
     return 1 + sum(map(values, data)) if isinstance(data, list) else 1
 
 
+@pytest.mark.untraced
 @given(plain)
 def test_as_many_as_there_are(data: object) -> None:
     encoded, n = cbor2.dumps(data, canonical=True), values(data)

@@ -259,8 +259,9 @@ def test_an_address_that_cannot(url: str) -> None:
 
 @pytest.mark.parametrize("url", ["http://abc.onion", "https://abc.onion:8700", "http://abc.onion./", "http://a.b.ONION"])
 def test_the_name_of_an_onion_service_is_not_looked_up_in_the_open(url: str) -> None:
-    with pytest.raises(UsageError, match="does not speak Tor"):
+    with pytest.raises(UsageError, match="over Tor alone"):
         checked_url(url)
+    assert checked_url(url, is_tor=True) == url.rstrip("/")
 
 
 def test_certificates_come_from_the_system_or_from_a_file(tmp_path: Path) -> None:

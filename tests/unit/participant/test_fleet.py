@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from shoal.privacy.records import State
 from shoal.releases.artefact import read
 from shoal.study.manifest import Manifest
 from shoal.study.rosters import load_roster
+from token_desk import token_manifest
 
 __all__ = ["folder"]
 
@@ -71,6 +73,14 @@ def test_people_answer_and_take_the_model_home(folder: Path) -> None:
         assert [entry.state for entry in ledger.entries()] == [State.SENT]
     # All have a ledger, and so a key and a ticket, of their own.
     assert len(list((folder / "fleet").glob("*.db"))) == 20
+
+
+def test_a_fleet_goes_the_way_that_its_study_names(folder: Path) -> None:
+    waters = Waters("http://127.0.0.1:9", folder, SystemClock(), SystemEntropy())
+    relayed = replace(token_manifest(), gateway_key=b"g" * 32, relay="http://127.0.0.1:10")
+    assert waters.way(ANONML, 0).name == "direct" and waters.way(relayed, 0).name == "ohttp"
+    assert replace(waters, via="direct", from_addresses=True).way(relayed, 251)._local_address == "127.0.2.2"  # type: ignore[attr-defined]
+    assert replace(waters, via="tor:127.0.0.1:9050").way(relayed, 0).name == "tor"
 
 
 def test_holders_write_releases_and_a_reader_the_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -250,22 +250,28 @@ def test_an_error_of_the_caller_is_not_the_files(path: Path) -> None:
         raise ConnectionError
 
 
-def make_old(path: Path) -> None:
-    """A ledger as version 1 wrote it."""
+LATER = ("journal.sql", "tokens.sql")
+"""What was added by version 2, and by version 3."""
+
+
+def make_old(path: Path, version: int = 1) -> None:
+    """A ledger as an earlier version wrote it."""
     with LedgerFile(path, ManualClock()):
         pass
     with closing(sqlite3.connect(":memory:")) as db:
-        db.executescript(files("shoal.participant").joinpath("journal.sql").read_text("utf-8"))
+        for name in LATER[version - 1 :]:
+            db.executescript(files("shoal.participant").joinpath(name).read_text("utf-8"))
         tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     with closing(sqlite3.connect(path)) as db, db:
         for table in tables:
             db.execute(f"DROP TABLE {table}")
-        db.execute("PRAGMA user_version = 1")
+        db.execute(f"PRAGMA user_version = {version}")
 
 
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("kind", [LedgerFile, Journal])
-def test_an_old_ledger_is_brought_up_to_date(path: Path, kind: type[LedgerFile] | type[Journal]) -> None:
-    make_old(path)
+def test_an_old_ledger_is_brought_up_to_date(path: Path, kind: type[LedgerFile] | type[Journal], version: int) -> None:
+    make_old(path, version)
     with kind(path, ManualClock()):
         pass
     with LedgerFile(path, ManualClock()) as ledger, open_journal(path) as journal:
@@ -273,7 +279,7 @@ def test_an_old_ledger_is_brought_up_to_date(path: Path, kind: type[LedgerFile] 
         assert journal.enter(STUDY) == STUDY
         assert journal.studies() == (STUDY,)
     with closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (2,)
+        assert db.execute("PRAGMA user_version").fetchone() == (3,)
 
 
 def test_an_old_ledger_that_is_not_whole_is_left_alone(path: Path) -> None:
@@ -289,7 +295,7 @@ def test_an_old_ledger_that_is_not_whole_is_left_alone(path: Path) -> None:
 
 def test_two_processes_may_meet_at_an_old_ledger(path: Path) -> None:
     make_old(path)
-    script = files("shoal.participant").joinpath("journal.sql").read_text("utf-8")
+    script = "".join(files("shoal.participant").joinpath(name).read_text("utf-8") for name in LATER)
     with closing(sqlite3.connect(path)) as db:
         db.executescript(f"BEGIN; {script} COMMIT; BEGIN; {script} COMMIT;")
     with open_journal(path) as journal:

@@ -257,7 +257,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "text": (lambda path: path.write_text("not a ledger\n" * 100), "LEDGER-004"),
     "a few bytes": (lambda path: path.write_bytes(b"SQL"), "LEDGER-004"),
     "another database": (lambda path: (path.unlink(), edit(path, "CREATE TABLE log (seq)")), "LEDGER-004"),
-    "newer": (lambda path: edit(path, "PRAGMA user_version = 3"), "LEDGER-005"),
+    "newer": (lambda path: edit(path, "PRAGMA user_version = 4"), "LEDGER-005"),
     "older": (lambda path: edit(path, "PRAGMA user_version = 0"), "LEDGER-006"),
     "another table": (lambda path: edit(path, "CREATE TABLE extra (x)"), "LEDGER-006"),
     "no outbox": (lambda path: edit(path, "DROP TABLE outbox"), "LEDGER-006"),

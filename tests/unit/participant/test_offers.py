@@ -18,6 +18,7 @@ from shoal.participant.journal import Journal
 from shoal.participant.offers import Offer, fetch, take_up
 from shoal.transport.forms import Published
 from shoal.transport.signing import sign_published
+from token_desk import token_manifest
 
 MANIFEST = manifest_of("anonml")
 DIGEST = MANIFEST.digest.hex()
@@ -96,6 +97,22 @@ def test_taking_up_a_study_writes_it_down_with_a_ticket(tmp_path: Path) -> None:
         assert len(set(joined.ticket)) > 8
         assert Offer.of(joined) == offer
         assert "code" not in repr(joined)
+
+
+def test_a_ticket_is_drawn_where_tickets_admit_and_nowhere_else(tmp_path: Path) -> None:
+    settings = {"n_instances": 2, "admission": "token"}
+    cases = [
+        (manifest_of("anonml"), 32),
+        (manifest_of("ddml", ddml=settings), 32),
+        (manifest_of("ddml", ddml={**settings, "admission": "signed"}), 0),
+        (manifest_of("pfds", pfds={"n_holders": 3}), 0),
+        (token_manifest(), 0),
+        (token_manifest("ddml", ddml=settings), 0),
+    ]
+    for i, (manifest, n) in enumerate(cases):
+        with Journal(tmp_path / f"{i}.db", ManualClock()) as journal:
+            joined = take_up(journal, Offer(URL, manifest, manifest.digest.hex(), COORDINATOR.public), "me.csv", SystemEntropy())
+            assert len(joined.ticket) == n
 
 
 def test_where_there_is_no_study_at_all_the_hint_is_another() -> None:

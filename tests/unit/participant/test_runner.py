@@ -46,7 +46,7 @@ def spent(person: Person) -> Counter[str]:
 def drawn(desk: Desk) -> dict[object, set[bytes]]:
     """All bytes that came under each name of a priced message; more than one would be a second draw."""
     found: dict[object, set[bytes]] = {}
-    for sender, payload in desk.received:
+    for sender, payload in desk.came:
         message = decode(payload, desk.host.machine.messages, desk.manifest.digest)
         if message.spends:
             found.setdefault((sender, message.type_name, message.submission), set()).add(payload)
@@ -64,8 +64,8 @@ def test_people_answer_anonymously(folder: Path, seeded: Seeded, loss: int) -> N
     everyone = people(folder, [table_of(1, i) for i in range(4)])
     desk, ends = run_all(manifest, everyone, loss)
     assert {one.standing for one in ends} == {"finished"}
-    assert {sender for sender, _ in desk.received} == {""}
-    assert len({payload for _, payload in desk.received}) == 4
+    assert {sender for sender, _ in desk.came} == {""}
+    assert len({payload for _, payload in desk.came}) == 4
     assert len(desk.tickets) == 4
     assert desk.rejected == []
 
@@ -128,7 +128,7 @@ def test_a_committee_computes_in_child_processes(folder: Path, seeded: Seeded) -
         ends = asyncio.run(together(desk, manifest, everyone))
     assert desk.status == "done"
     assert {one.standing for one in ends} == {"finished"}
-    assert any(b"joint" in payload for _, payload in desk.received)
+    assert any(b"joint" in payload for _, payload in desk.came)
 
 
 @pytest.mark.parametrize("variant", ["plus", "paper"])
@@ -179,11 +179,11 @@ def test_a_second_run_finds_all_done(folder: Path, seeded: Seeded) -> None:
     manifest = manifest_of("pfds", 3, pfds={"n_holders": 3})
     everyone = people(folder, [table_of(20, i) for i in range(3)])
     desk, ends = run_all(manifest, everyone)
-    n = len(desk.received)
+    n = len(desk.came)
     again = asyncio.run(together(desk, manifest, everyone))
     assert [one.state for one in again] == [one.state for one in ends]
     assert [one.standing for one in again] == ["finished"] * 3
-    assert len(desk.received) == n
+    assert len(desk.came) == n
 
 
 def test_nothing_is_sent_that_could_not_be_saved(folder: Path, seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +202,7 @@ def test_nothing_is_sent_that_could_not_be_saved(folder: Path, seeded: Seeded, m
         patch.setattr(Journal, "save", full)
         with pytest.raises(StoreError, match="LEDGER-002"):
             asyncio.run(person.join(desk, manifest))
-    assert desk.received == []
+    assert desk.came == []
     everyone = [person, *people(folder / "others", [table_of(20, 1), table_of(20, 2)], "others")]
     assert {one.standing for one in asyncio.run(together(desk, manifest, everyone))} == {"finished"}
 
@@ -243,7 +243,7 @@ def test_a_study_is_answered_at_one_coordinator(folder: Path, seeded: Seeded) ->
         offer = Offer(second.url, manifest, manifest.digest.hex(), other.public)
         with pytest.raises(ConsentError, match="another coordinator"):
             asyncio.run(run(journal, ledger, offer, person.table, second, person.clock, seeded(1)))
-    assert not second.enrolled and not second.received
+    assert not second.enrolled and not second.came
     assert asyncio.run(person.join(first, manifest)).standing == "finished"
 
 
@@ -321,7 +321,7 @@ def test_a_limit_that_was_lowered_keeps_what_was_drawn(folder: Path, seeded: See
     end = asyncio.run(person.join(desk, manifest))
     assert end.standing == "aborted"
     assert "BUDGET-002" in (end.reason or "")
-    assert desk.received == []
+    assert desk.came == []
     with LedgerFile(person.path, person.clock) as ledger:
         assert [entry.state for entry in ledger.pending()] == ["stored"]
         assert ledger.history() == ()
@@ -369,7 +369,7 @@ def test_whoever_reads_now_shares_nothing_whatever_the_journal_says(folder: Path
         take_up(journal, Offer(URL, desk.manifest, desk.manifest.digest.hex(), COORDINATOR.public), "rows.csv", seeded(1))
     with pytest.raises(ConsentError, match="you share, and not otherwise"):
         read()
-    assert not desk.enrolled and not desk.received
+    assert not desk.enrolled and not desk.came
 
 
 def test_whoever_reads_shares_nothing_that_a_preview_holds(folder: Path, seeded: Seeded) -> None:
@@ -382,7 +382,7 @@ def test_whoever_reads_shares_nothing_that_a_preview_holds(folder: Path, seeded:
         ledger.store(study, "tables", b"drawn for a preview")
     with pytest.raises(ConsentError, match="drawn for a preview"):
         read()
-    assert not desk.received
+    assert not desk.came
     with LedgerFile(person.path, person.clock) as ledger:
         assert [entry.state for entry in ledger.entries()] == ["stored"]
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from live import live
-from participants import COORDINATOR, URL, Desk, folder, manifest_of
+from participants import COORDINATOR, URL, Desk, folder, manifest_of, table_of
 from shoal.clock import ManualClock, SystemClock
-from shoal.entropy import SystemEntropy
+from shoal.entropy import SeededEntropy, SystemEntropy
 from shoal.errors import ConsentError, StoreError, TransportError
+from shoal.participant.credentials import NOTHING_BEFORE
 from shoal.participant.journal import Journal
 from shoal.participant.ledger_file import LedgerFile
 from shoal.participant.offers import Offer
@@ -21,8 +22,9 @@ from shoal.participant.session import Session, computes, opened
 from shoal.privacy.records import State
 from shoal.study.manifest import Manifest
 from shoal.study.plan import make_plan
+from token_desk import Holder, TokenDesk, play, token_manifest, tokens
 
-__all__ = ["folder"]
+__all__ = ["folder", "tokens"]
 
 PFDS = manifest_of("pfds", 3, pfds={"n_holders": 3})
 
@@ -48,6 +50,30 @@ def test_whoever_agreed_goes_on_while_the_coordinator_is_away(folder: Path) -> N
 def test_only_some_studies_of_sdq_compute_jointly() -> None:
     assert not computes(PFDS) and computes(manifest_of("sdq", 4, sdq={"n_databases": 5, "max_colluders": 1, "choice": "mpc"}))
     assert not computes(manifest_of("sdq", 4, sdq={"n_databases": 5, "max_colluders": 1, "choice": "sums"}))
+
+
+def test_a_preview_of_a_study_with_tokens_names_nobody(folder: Path, tokens: None) -> None:
+    """To register is to be named: whoever looks has no credential, is shown nothing, and is told why. One that an epoch gave shows it."""
+    first, second = (TokenDesk(token_manifest(n=1, epoch="2026", title=title)) for title in ("One", "Two"))
+    person = Holder(folder / "me.db", table_of(1), SeededEntropy(1), clock=first.time)
+
+    def preview(desk: TokenDesk) -> tuple[list[bytes], str | None]:
+        offer = offer_of(desk.manifest)
+        with LedgerFile(person.path, desk.time) as ledger, Journal(person.path, desk.time) as journal:
+            session = Session(ledger, journal, desk, desk.time, SystemEntropy())
+            drawn = asyncio.run(session.preview(offer, table_of(1), "rows.csv"))
+            return [one.payload for one in drawn], session.nothing_to_show(offer)
+
+    drawn, why = preview(first)
+    assert drawn == [] and why == NOTHING_BEFORE and not first.registered
+    assert [getattr(one, "standing", one) for one in play(first, [person])] == ["finished"]
+    assert preview(second)[1] is None and preview(second)[0] == preview(second)[0]
+    assert not second.registered and second.packets == []
+    # What was shown is what is sent.
+    (shown,), _ = preview(second)
+    second.registered, person.clock = first.registered, second.time
+    assert [getattr(one, "standing", one) for one in play(second, [person])] == ["finished"]
+    assert list(second.answers.values()) == [{shown}]
 
 
 OTHER = manifest_of("pfds", 3, title="Another", pfds={"n_holders": 3})

@@ -11,10 +11,12 @@ from participants import COORDINATOR, URL, Desk, manifest_of
 from shoal.crypto.roster import Identity
 from shoal.errors import LocalProtocolError, TransportError
 from shoal.messages.base import Array
+from shoal.messages.codec import encode
 from shoal.participant.journal import Joined, Role
 from shoal.participant.wires import Anonymous, Device, Named, body_of, has_ticket, instance_of, is_enrolled, wire_of
 from shoal.protocols.ddml.messages import Draw, Update
 from shoal.study.manifest import Manifest
+from token_desk import token_manifest
 
 ME = Identity.from_seed(bytes(32))
 
@@ -45,6 +47,22 @@ def test_a_device_is_admitted_as_the_study_says() -> None:
         assert has_ticket(manifest) is bool(n_tickets) is (wire.ticket is not None)
         assert is_enrolled(manifest, joined(manifest)) is not needs_name
         assert is_enrolled(manifest, joined(manifest, name="x"))
+
+
+def test_a_device_with_tokens_has_no_ticket() -> None:
+    manifest = token_manifest("ddml", ddml={"n_instances": 2, "admission": "token"})
+    client, apart = Desk(manifest), Desk(manifest, 1)
+
+    async def mint(question: str, number: int, body: bytes) -> bytes:
+        return f"{question} {number} {len(body)}".encode()
+
+    wire = wire_of(manifest, joined(manifest), ME, client, apart, mint)
+    assert isinstance(wire, Device)
+    assert (wire.identity, wire.ticket, wire.client) == (None, None, apart) and not has_ticket(manifest)
+    update = Update(study=manifest.digest, id=b"i" * 16, epoch=0, weights=Array.of(np.zeros(3, np.int32)))
+    assert asyncio.run(wire.deliver(encode(update), "update/1")) is None
+    ((body, proof),) = apart.updates
+    assert proof == f"{f'update/1 1 {len(body)}'.encode().hex()} 1"
 
 
 def test_readers_are_not_enrolled() -> None:

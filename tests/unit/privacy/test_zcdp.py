@@ -33,6 +33,7 @@ def test_known_values_at_delta_one_in_a_million(epsilon: float, rho: float) -> N
     assert rho_to_epsilon(epsilon_to_rho(epsilon, 1e-6), 1e-6) == pytest.approx(epsilon, rel=1e-9)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("rho", [1e-4, 0.02, 0.5, 5.0])
 @pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-10])
 def test_agrees_with_an_independent_accountant(rho: float, delta: float) -> None:
@@ -45,6 +46,7 @@ def test_agrees_with_an_independent_accountant(rho: float, delta: float) -> None
     assert rho_to_delta(rho, ours) == pytest.approx(found, rel=1e-5)
 
 
+@pytest.mark.untraced
 @given(rho=rhos, epsilon=epsilons)
 def test_delta_is_the_best_over_orders(rho: float, epsilon: float) -> None:
     delta = rho_to_delta(rho, epsilon)
@@ -68,6 +70,7 @@ def test_epsilon_is_never_less_than_delta_needs(rho: float, delta: float) -> Non
         assert rho_to_delta(rho, epsilon) <= delta
 
 
+@pytest.mark.untraced
 @given(rho=rhos, epsilon=epsilons)
 def test_delta_is_rounded_up(rho: float, epsilon: float) -> None:
     # Around the best order the formula is flat, so the sixty-digit minimum over a fine bracket is the true infimum.

@@ -39,6 +39,7 @@ def test_a_run_is_a_function_of_its_task() -> None:
     assert len({first.scores, *(run(task, split).scores for task in (*others, *traffic))}) == 6
 
 
+@pytest.mark.untraced
 def test_a_run_learns_and_every_device_sends_all_its_updates() -> None:
     outcome = run(Task(replace(PARAMS, n_updates=2, **FREE), 1), SPLIT)
     assert (outcome.people, outcome.answers) == (3000, (6000,))

@@ -46,6 +46,7 @@ CASES = {"local": (LOCAL, SPLIT), "sums": (SUMS, SPLIT), "gaussian": (GAUSSIAN, 
 every = pytest.mark.parametrize(("params", "split"), CASES.values(), ids=list(CASES))
 
 
+@pytest.mark.untraced
 @every
 def test_a_run_is_a_function_of_its_task(params: Params, split: Split) -> None:
     first, again = (run(Task(params, 1), split) for _ in range(2))

@@ -1,15 +1,17 @@
 """What a coordinator's store owes, whichever it is; one suite of tests runs against all of them.
 
 A store keeps, for each study: its manifest, who is enrolled, which tickets were issued, the aggregator's state and alarms, what was
-accepted and is not folded into the state yet, the names of submissions, letters for participants, and totals.
+accepted and is not folded into the state yet, the names of submissions, letters for participants, and totals. And for each scope of
+anonymous credentials, which one study has or all of an epoch, who has registered for one.
 
 - Every call is one transaction, durable when it returns. Any number of processes may use one store.
 - What is accepted is folded into the state once: `save` writes the new state and deletes what went into it together.
 - A study is stepped by one process at a time, under a lease. The lease has a term that grows whenever it changes hands; `save` under an
   old term does nothing. So a process that slept through its lease cannot write, whatever any clock says.
 - It keeps as little as it can. No row has a time or a number that says when it came, but for letters, which the coordinator wrote. An
-  enrolment is not linked to a ticket, nor a ticket to what was submitted under it: these are sets, kept by digests alone. What a
-  participant submitted is deleted, and overwritten where the database can, when it is folded in.
+  enrolment is not linked to a ticket, nor a ticket to what was submitted under it: these are sets, kept by digests alone. A registration
+  says who is a member, and nothing that is submitted by means of it. What a participant submitted is deleted, and overwritten where the
+  database can, when it is folded in.
 - Time is an argument: milliseconds since 1970.
 """
 
@@ -54,6 +56,8 @@ class Hosted:
         What the analyst asks besides, as the protocol encodes it; empty for nothing.
     status, result, reason
         How it stands; the model, as the bytes of JSON, once there is one; why there is none.
+    scope
+        Which credentials count in it, where packets are admitted by tokens; None where they are not.
     """
 
     digest: str
@@ -66,6 +70,7 @@ class Hosted:
     status: Status = "open"
     result: bytes | None = None
     reason: str | None = None
+    scope: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +171,7 @@ class Folded:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """How many are enrolled, were accepted, and were refused by code."""
+    """How many are enrolled, or are members of the study's scope; how many were accepted, and were refused by code."""
 
     enrolled: int
     accepted: int
@@ -244,8 +249,61 @@ class Store(ABC):
         """
 
     @abstractmethod
+    def registered(self, study: str, key: bytes, commitment: bytes) -> bytes | None:
+        """What was issued to a key in a study's scope for this commitment; None for a key that has not registered.
+
+        Raises
+        ------
+        RemoteProtocolError
+            ``ENROL-002``: it has registered with another commitment.
+        """
+
+    @abstractmethod
+    def register(
+        self,
+        study: str,
+        key: bytes,
+        commitment: bytes,
+        issued: bytes,
+        invitation: bytes | None,
+        nonce: bytes | None = None,
+        expires: int = 0,
+    ) -> tuple[str, bytes]:
+        """Register a key for a credential of a study's scope, and enrol it; its name, and what is issued to it from now on.
+
+        Registering again changes nothing and gives the same, in every study of the scope, and needs no second invitation. It is never
+        undone, also not by `leave`: else one person could have two credentials.
+
+        Parameters
+        ----------
+        study, key
+            An open study that has a scope, and the participant's public key.
+        commitment, issued
+            SHA-256 of the commitment, and what the issuer has signed for it: kept where the key has not registered before.
+        invitation, nonce, expires
+            As for `enrol`.
+
+        Raises
+        ------
+        RemoteProtocolError
+            ``ENROL-001``: no such invitation, or it was used; the study has ended. ``ENROL-002``: another commitment than before.
+            ``AUTH-005``: the nonce was used.
+        """
+
+    @abstractmethod
+    def members(self, study: str) -> tuple[bytes, ...]:
+        """The public keys of all who have registered in a study's scope, in the order of their digits; none where it has no scope."""
+
+    @abstractmethod
+    def submitted(self, study: str) -> tuple[bytes, ...]:
+        """The names of submissions that are in, in the order of their digits. Those of a study with a scope stay after its end."""
+
+    @abstractmethod
     def expected(self, study: str) -> tuple[int, Mapping[int, int]]:
-        """How many have enrolled, and how many answers can come from all of them together: phase -> answers."""
+        """How many have enrolled, and how many answers can come from all of them together under tickets: phase -> answers.
+
+        In a study that has a scope, how many are its members.
+        """
 
     @abstractmethod
     def name_of(self, study: str, key: bytes) -> str | None:

@@ -1,14 +1,18 @@
-"""Who enrols gets a name, and gives a ticket that nothing links to it."""
+"""Who enrols gets a name, and gives a ticket that nothing links to it, or a commitment for which a credential is issued."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 
-from shoal.coordinator.store.statements import Session, put, put_new
+from shoal.coordinator.store.statements import Session, put, put_new, scope_of
 from shoal.errors import RemoteProtocolError
 
 _EXPECT = "INSERT INTO expected (study, phase, n) VALUES (?, ?, ?) ON CONFLICT (study, phase) DO UPDATE SET n = expected.n + excluded.n"
+
+_COME_BACK = """
+    INSERT INTO enrolment (study, key_digest, name) VALUES (?, ?, ?) ON CONFLICT (study, key_digest) DO UPDATE SET has_left = FALSE
+"""
 
 
 def enrol(
@@ -54,6 +58,54 @@ def enrol(
         ((n_enrolled,),) = session.rows("SELECT count(*) FROM enrolment WHERE study = ?", study)
         put(session, "alarm", ("study", "at"), [(study, n_enrolled)])
     return name
+
+
+def register(
+    session: Session, study: int, is_open: bool, key: bytes, key_digest: bytes, commitment: bytes, issued: bytes, invitation: bytes | None
+) -> tuple[str, bytes]:
+    """Register a key in the study's scope, inside a transaction that has locked the study's standing; its name, and what is issued to it.
+
+    Notes
+    -----
+    Another study of the scope may register the same key meanwhile: who comes second finds what the first has left.
+    """
+    scope, name = _scope(session, study), key_digest.hex()[:32]
+    known = issued_to(session, scope, key, commitment)
+    if known is None:
+        if not is_open:
+            raise RemoteProtocolError("ENROL-001", "The study has ended.")
+        row = (scope, key, commitment, issued)
+        if put_new(session, "registration", ("scope", "member", "commitment", "issued"), [row], "member"):
+            ((by_invitation,),) = session.rows("SELECT by_invitation FROM study WHERE number = ?", study)
+            if by_invitation:
+                _use_up(session, study, invitation)
+            session.change("UPDATE standing SET is_mixed = FALSE WHERE study = ?", study)
+        known = issued_to(session, scope, key, commitment)
+        assert known is not None, "it was put there"
+    if is_open:
+        session.change(_COME_BACK, study, key_digest, name)
+    return name, known
+
+
+def issued_to(session: Session, scope: bytes, key: bytes, commitment: bytes) -> bytes | None:
+    """What was issued to a key of a scope for a commitment; ``ENROL-002`` where it was for another one."""
+    found = session.rows("SELECT commitment, issued FROM registration WHERE scope = ? AND member = ?", scope, key)
+    if not found:
+        return None
+    if bytes(found[0][0]) != commitment:
+        raise RemoteProtocolError(
+            "ENROL-002",
+            "This participant has registered with another commitment.",
+            why="Each has one credential, also after leaving: with two, one person could count twice.",
+            fix="Send the first one again: it is in the participant's own files.",
+        )
+    return bytes(found[0][1])
+
+
+def _scope(session: Session, study: int) -> bytes:
+    scope = scope_of(session, study)
+    assert scope is not None, "only studies with tokens have registrations"
+    return scope
 
 
 def _use_up(session: Session, study: int, invitation: bytes | None) -> None:

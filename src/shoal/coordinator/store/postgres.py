@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
-_VACUUMED = ", ".join(("secret", "standing", "enrolment", "letter", "nonce", *EMPTIED))
+_VACUUMED = ", ".join(("secret", "standing", "enrolment", "registration", "letter", "nonce", *EMPTIED))
 
 
 class _PostgresSession:

@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 from shoal.coordinator.store.base import Accepted, Ending, Folded, Held, Hosted, Incoming, Loaded, Named, Secrets, Store, Totals
-from shoal.coordinator.store.enrolling import enrol
-from shoal.coordinator.store.statements import Session, accept, count_refused, finish, mix, put, put_new, use_admitted, use_nonces
+from shoal.coordinator.store.enrolling import enrol, issued_to, register
+from shoal.coordinator.store.statements import Session, accept, count_refused, finish, mix, put, put_new, scope_of, use_admitted, use_nonces
 from shoal.errors import RemoteProtocolError
 from shoal.transport.forms import Letter
 
@@ -24,19 +24,24 @@ _LARGEST = (1 << 63) - 1
 """A number that a participant sends may be larger than any that a database knows."""
 
 _STUDY = """
-    SELECT digest, manifest, opened, patience, by_invitation, seats, queries, status, result, reason
+    SELECT digest, manifest, opened, patience, by_invitation, seats, queries, status, result, reason, scope
     FROM study JOIN standing ON standing.study = number LEFT JOIN ending ON ending.study = number
 """
 
 
 def _hosted(row: tuple[Any, ...]) -> Hosted:
-    digest, manifest, opened, patience, by_invitation, seats, queries, status, result, reason = row
+    digest, manifest, opened, patience, by_invitation, seats, queries, status, result, reason, scope = row
     names = None if seats is None else tuple(json.loads(seats))
-    return Hosted(digest, manifest, opened, patience, bool(by_invitation), names, queries, status, result, reason)
+    return Hosted(digest, manifest, opened, patience, bool(by_invitation), names, queries, status, result, reason, scope)
 
 
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
+
+
+def _n_members(session: Session, scope: bytes) -> int:
+    ((n,),) = session.rows("SELECT count(*) FROM registration WHERE scope = ?", scope)
+    return int(n)
 
 
 def _save(session: Session, study: int, n_letters: int, folded: Folded) -> None:
@@ -92,11 +97,11 @@ class SqlStore(Store):
             return Secrets(*session.rows("SELECT analyst_digest, signing_seed FROM secret")[0])
 
     def publish(self, hosted: Hosted, invitations: Sequence[bytes] = ()) -> bool:
-        columns = ("digest", "manifest", "opened", "patience", "by_invitation", "seats", "queries")
+        columns = ("digest", "manifest", "opened", "patience", "by_invitation", "seats", "queries", "scope")
         seats = None if hosted.seats is None else json.dumps(hosted.seats)
-        row = (hosted.digest, hosted.manifest, hosted.opened, hosted.patience, hosted.by_invitation, seats, hosted.queries)
+        values = (hosted.digest, hosted.manifest, hosted.opened, hosted.patience, hosted.by_invitation, seats, hosted.queries, hosted.scope)
         with self._writing() as session:
-            made = put_new(session, "study", columns, [row], "number")
+            made = put_new(session, "study", columns, [values], "number")
             for (number,) in made:
                 session.change("INSERT INTO standing (study, status) VALUES (?, ?)", number, hosted.status)
                 put(session, "invitation", ("study", "digest"), [(number, digest) for digest in sorted(set(invitations))])
@@ -129,9 +134,43 @@ class SqlStore(Store):
                 raise RemoteProtocolError("AUTH-005", "This request came before.", fix="Sign it again.")
             return enrol(session, number, status == "open", _digest(key), name, ticket, invitation, answers)
 
+    def registered(self, study: str, key: bytes, commitment: bytes) -> bytes | None:
+        with self._reading() as session:
+            scope = scope_of(session, self._number(session, study))
+            return None if scope is None else issued_to(session, scope, key, commitment)
+
+    def register(
+        self,
+        study: str,
+        key: bytes,
+        commitment: bytes,
+        issued: bytes,
+        invitation: bytes | None,
+        nonce: bytes | None = None,
+        expires: int = 0,
+    ) -> tuple[str, bytes]:
+        with self._writing() as session:
+            number = self._number(session, study)
+            (status,) = self._lock(session, number, "status")
+            if nonce is not None and not use_nonces(session, number, [nonce], expires):
+                raise RemoteProtocolError("AUTH-005", "This request came before.", fix="Sign it again.")
+            return register(session, number, status == "open", key, _digest(key), commitment, issued, invitation)
+
+    def members(self, study: str) -> tuple[bytes, ...]:
+        with self._reading() as session:
+            scope = scope_of(session, self._number(session, study))
+            return tuple(bytes(key) for (key,) in session.rows("SELECT member FROM registration WHERE scope = ? ORDER BY member", scope))
+
+    def submitted(self, study: str) -> tuple[bytes, ...]:
+        with self._reading() as session:
+            found = session.rows("SELECT name FROM submission WHERE study = ? ORDER BY name", self._number(session, study))
+        return tuple(bytes(name) for (name,) in found)
+
     def expected(self, study: str) -> tuple[int, Mapping[int, int]]:
         with self._reading() as session:
             number = self._number(session, study)
+            if (scope := scope_of(session, number)) is not None:
+                return _n_members(session, scope), {}
             ((enrolled,),) = session.rows("SELECT count(*) FROM enrolment WHERE study = ?", number)
             return int(enrolled), dict(session.rows("SELECT phase, n FROM expected WHERE study = ?", number))
 
@@ -254,7 +293,10 @@ class SqlStore(Store):
     def totals(self, study: str) -> Totals:
         with self._reading() as session:
             number = self._number(session, study)
-            ((enrolled,),) = session.rows("SELECT count(*) FROM enrolment WHERE study = ? AND NOT has_left", number)
+            if (scope := scope_of(session, number)) is not None:
+                enrolled = _n_members(session, scope)
+            else:
+                ((enrolled,),) = session.rows("SELECT count(*) FROM enrolment WHERE study = ? AND NOT has_left", number)
             ((accepted,),) = session.rows("SELECT n_accepted FROM standing WHERE study = ?", number)
             ((waiting,),) = session.rows("SELECT count(*) FROM held WHERE study = ?", number)
             refused = session.rows("SELECT code, n FROM refusal WHERE study = ? ORDER BY code", number)

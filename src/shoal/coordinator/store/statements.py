@@ -130,18 +130,30 @@ def count_refused(session: Session, study: int, counts: Iterable[tuple[str, int]
 
 
 def finish(session: Session, study: int, ending: Ending) -> None:
-    """End a study: how it ended, its letters, its totals and who is enrolled stay, nonces until they expire, and all else goes."""
+    """End a study: how it ended, its letters, its totals and who is enrolled stay, nonces until they expire, and all else goes.
+
+    Where packets came with tokens their names stay too, so that their senders can see that they came.
+    """
     ((n_late,),) = session.rows("SELECT count(*) FROM held WHERE study = ?", study)
     if n_late:
         count_refused(session, study, {LATE: n_late}.items())
+    has_scope = scope_of(session, study) is not None
     for table in EMPTIED:
-        session.change(f"DELETE FROM {table} WHERE study = ?", study)
+        if table != "submission" or not has_scope:
+            session.change(f"DELETE FROM {table} WHERE study = ?", study)
     session.change("UPDATE standing SET status = ?, holder = NULL WHERE study = ?", ending.status, study)
     session.change("INSERT INTO ending (study, result, reason) VALUES (?, ?, ?)", study, ending.result, ending.reason)
 
 
+def scope_of(session: Session, study: int) -> bytes | None:
+    """Which credentials count in a study, if it has any."""
+    ((scope,),) = session.rows("SELECT scope FROM study WHERE number = ?", study)
+    return None if scope is None else bytes(scope)
+
+
 def mix(session: Session, study: int) -> None:
-    """Write tickets and enrolments anew, each in the order of its digests, so that no place in a file tells which came together.
+    """Write tickets, enrolments and registrations anew, each in the order of its digests, so that no place in a file tells which came
+    together, or when.
 
     Notes
     -----
@@ -151,6 +163,10 @@ def mix(session: Session, study: int) -> None:
     for table, columns in (("ticket", ("study", "digest")), ("enrolment", ("study", "key_digest", "name", "has_left"))):
         rows = session.rows(f"DELETE FROM {table} WHERE study = ? RETURNING {', '.join(columns)}", study)
         put(session, table, columns, sorted(rows))
+    scope, columns = scope_of(session, study), ("scope", "member", "commitment", "issued")
+    if scope is not None:
+        rows = session.rows(f"DELETE FROM registration WHERE scope = ? RETURNING {', '.join(columns)}", scope)
+        put(session, "registration", columns, sorted(rows))
     session.change("UPDATE standing SET is_mixed = TRUE WHERE study = ?", study)
 
 

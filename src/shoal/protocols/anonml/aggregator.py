@@ -156,7 +156,8 @@ class AnonMLAggregator(Aggregator[Collecting]):
         deadline = now + self.patience
         state = state.replace(phase=phase, deadline=deadline, publication=publication, counted=(*state.counted, nothing))
         wake = now if self._is_complete(state) else deadline
-        return state, (Send(EVERYONE, Ask(study=self.study, phase=phase, publication=publication)), WakeAt(wake))
+        ask = Ask(study=self.study, phase=phase, publication=publication, opened=now, closes=deadline)
+        return state, (Send(EVERYONE, ask), WakeAt(wake))
 
     def _end(self, state: Collecting, entropy: Entropy) -> Finish | Abort:
         tallies = state.tallies()

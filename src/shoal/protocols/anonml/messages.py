@@ -8,6 +8,7 @@ from pydantic import Field
 
 from shoal.messages.base import Message, Record, Registry
 from shoal.protocols.anonml.assignment import TICKET_BYTES
+from shoal.protocols.base import START, Moment
 
 Ticket = Annotated[bytes, Field(min_length=TICKET_BYTES, max_length=TICKET_BYTES)]
 Natural = Annotated[int, Field(ge=0)]
@@ -32,13 +33,15 @@ class Publication(Record):
 
 
 class Ask(Message):
-    """A phase is open; whoever's ticket belongs to it may answer."""
+    """A phase is open; whoever's ticket belongs to it may answer, from ``opened`` until ``closes``."""
 
     type_name: ClassVar[str] = "anonml.ask"
     max_bytes: ClassVar[int] = 1 << 22
 
     phase: Natural
     publication: Publication
+    opened: Moment = START
+    closes: Moment = START
 
 
 class Answer(Message):

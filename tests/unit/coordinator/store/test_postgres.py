@@ -101,7 +101,7 @@ def test_tables_of_a_newer_version_are_refused(url: str, monkeypatch: pytest.Mon
         for _ in range(2):
             Link(url).close()
         assert found(url, "SELECT n FROM more") == [7, 8]
-    with pytest.raises(StoreError, match=r"STORE-003.*version 3.*up to version 1"):
+    with pytest.raises(StoreError, match=r"STORE-003.*version 4.*up to version 2"):
         Link(url)
 
 
@@ -110,7 +110,7 @@ def test_a_migration_that_fails_changes_nothing(url: str, monkeypatch: pytest.Mo
     later_version(monkeypatch, "CREATE TABLE more (n BIGINT)", "CREATE TABLE study (n BIGINT)")
     with pytest.raises(StoreError, match="STORE-001"):
         Link(url)
-    assert found(url, "SELECT version FROM shoal_store") == [1]
+    assert found(url, "SELECT version FROM shoal_store") == [2]
     assert found(url, "SELECT 1 FROM pg_tables WHERE tablename = 'more' AND schemaname = current_schema()") == []
 
 

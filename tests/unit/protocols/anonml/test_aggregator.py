@@ -72,6 +72,7 @@ def test_nothing_is_open_before_the_start_or_after_the_end() -> None:
         assert aggregator.ticked(at, START + timedelta(days=9), ENTROPY) == (at, ())
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", STUDIES)
 def test_an_answer_is_counted_with_its_question(name: str) -> None:
     script = script_of(name)
@@ -160,6 +161,7 @@ def test_who_drops_out_is_not_counted() -> None:
     assert not outcome.failed and not outcome.rejected and not outcome.aborted
 
 
+@pytest.mark.untraced
 def test_all_who_would_place_the_quantiles_may_drop_out() -> None:
     for name in ("bits", "tables", "grids", "blocks", "paper"):
         script = script_of(name)
@@ -244,6 +246,7 @@ def test_liars_are_rejected_and_the_study_goes_on(kind: type[AnonMLPeer], code: 
     assert not outcome.failed and not outcome.aborted
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", ["bits", "blocks", "paper"])
 def test_no_garbage_does_more_than_to_be_rejected(name: str) -> None:
     script = script_of(name)

@@ -27,6 +27,7 @@ def scatter(values, weights, levels):
     return total
 
 
+@pytest.mark.untraced
 @given(st.lists(st.tuples(st.integers(-20, 20), st.floats(0.01, 1)), min_size=1, max_size=6))
 def test_levels_are_the_best_there_are(cells):
     values, weights = np.array([value / 10 for value, _ in cells]), np.array([weight for _, weight in cells])

@@ -196,6 +196,7 @@ def test_missing_values_and_the_ends_of_a_range_are_taken() -> None:
         AnonMLPeer(STUDY, script_of("tables"), ticket(0), {**columns, "age": np.array([age]), "job": np.array([-1])}, label)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", ["bits", "blocks", "paper"])
 def test_no_garbage_does_more_than_to_be_rejected(name: str) -> None:
     script = script_of(name)

@@ -167,6 +167,7 @@ EDGES = {
 }
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 2.0, 4.0, 8.0, 30.0])
 @pytest.mark.parametrize("edge", EDGES)
 def test_small_worlds(edge: str, epsilon: float) -> None:

@@ -228,6 +228,7 @@ def anything(draw):
     return found, n_labels, any_bit(draw) if n_labels == 2 and draw(st.booleans()) else None
 
 
+@pytest.mark.untraced
 @settings(deadline=None)
 @given(anything())
 def test_whatever_is_counted_every_score_is_a_number(given_counts):
@@ -256,6 +257,7 @@ def any_blocks(draw):
     return evidence, Blocks(levels(evidence, 2), singles, singles.sum((1, 2)), pairs, pairs.sum((1, 2)), mechanism)
 
 
+@pytest.mark.untraced
 @settings(deadline=None)
 @given(any_blocks())
 def test_whatever_blocks_say_every_score_is_a_number(counts):

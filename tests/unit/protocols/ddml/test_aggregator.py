@@ -282,6 +282,7 @@ def test_no_garbage_does_more_than_to_be_rejected() -> None:
     assert survives_garbage(aggregator, states, samples, "?7") > 12
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", ["closest", "number"])
 def test_devices_that_come_one_after_another_teach_the_model(name: str) -> None:
     params = STUDIES[name]

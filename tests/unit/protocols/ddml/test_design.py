@@ -139,6 +139,15 @@ def test_no_row_is_larger_than_the_schema_says(centred: bool) -> None:
     assert np.linalg.norm(rows, axis=1).max() > 0.8 * l2
 
 
+def test_no_row_of_crossed_texts_is_larger_than_the_schema_says() -> None:
+    schema = Schema([], texts=[NOTE, TAGS])
+    design = Design(schema, (("note", "tags"),))
+    rows = design.inputs(many_rows(schema, 500)).dense()
+    l1, l2 = design.norms
+    assert np.abs(rows).sum(axis=1).max() <= l1 + 1e-9
+    assert 0.8 * l2 < np.linalg.norm(rows, axis=1).max() <= l2 + 1e-9
+
+
 def test_the_norms_are_reached_where_all_features_are_simple() -> None:
     schema = Schema([AGE, SEX, TOWN])
     for centred in (False, True):

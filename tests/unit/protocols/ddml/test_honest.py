@@ -124,12 +124,14 @@ def test_what_is_pushed_goes_further():
     assert seen.squares[:, 1].mean() > 3 * seen.squares[:, 0].mean()
 
 
+@pytest.mark.untraced
 def test_a_longer_way_takes_updates_further_from_where_the_instances_are():
     figures = params(12, variant="paper", merge="discard")
     far, near = (deviations(figures, moves_of(figures), in_flight, SeededEntropy(2))[1].squares[:, 1] for in_flight in (100, 0))
     assert np.quantile(far, 0.99) > 1.2 * np.quantile(near, 0.99)
 
 
+@pytest.mark.untraced
 def test_a_long_way_makes_a_long_simulation(monkeypatch):
     monkeypatch.setattr(honest, "_NUMBERS", 1)
     monkeypatch.setattr(honest, "_MOST_UPDATES", 3_000)

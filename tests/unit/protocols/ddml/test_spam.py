@@ -105,6 +105,14 @@ def test_the_noise_of_a_later_epoch_is_smaller_where_the_rate_falls():
     assert steady.judge(weights, still, still, epoch=3) is None
 
 
+def test_many_updates_are_judged_as_each_alone():
+    spam, still = Filter(params(4, decay="sqrt"), Thresholds(3.0, 2.0)), np.zeros(4)
+    gauge, updates = spam.gauge(still, still), [np.array([round(by * SIGMA), 0, 0, 0], np.int32) for by in (1.0, 2.5, 4.0)]
+    alone = [[spam.judge(weights, still, still, epoch) for weights in updates] for epoch in (0, 3, 0)]
+    assert [[gauge.judge(weights, epoch) for weights in updates] for epoch in (0, 3, 0)] == alone
+    assert alone[0] == [None, None, ONE_TOO_FAR] and alone[1][1] == ALL_TOO_FAR
+
+
 def test_everyone_calibrates_to_the_same_thresholds():
     first = calibrate(FIGURES, 2)
     assert calibrate(params(4), 2) is first
@@ -156,6 +164,7 @@ def test_a_single_instance_and_a_coarse_grid_leave_room_for_rounding():
     assert refused_of(params(4, variant="plus", n_instances=1, fraction_bits=8), 400) < 0.02
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("merge", ["blend", "discard"])
 def test_few_columns_foretell_what_many_weights_do(merge, monkeypatch):
     figures = params(200, merge=merge, n_instances=8)
@@ -175,6 +184,7 @@ def test_without_noise_only_gradients_count():
     assert spam.judge_all(np.full(300, 1 << 30, np.int32), np.zeros((20, 300), np.int32)) == ALL_TOO_FAR
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("merge", ["blend", "discard"])
 @pytest.mark.parametrize("more", [{"variant": "plus"}, {}, {"unit": "weight"}, {"variant": "plus", "delta": 1e-6, "epsilon": 1.0}])
 def test_honest_updates_pass_and_false_models_do_not(merge, more):

@@ -204,6 +204,7 @@ def test_attributes_that_nobody_answers_say_nothing() -> None:
         assert model.variances[table].min() > 0.33 or a in answered
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("label", [TWO, THREE, NUMBER])
 @given(st.data())
 def test_any_answers_that_pass_give_a_finite_model(label: Feature, data: st.DataObject) -> None:

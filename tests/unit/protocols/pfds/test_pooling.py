@@ -177,6 +177,7 @@ def test_correlated_attributes_are_tempered() -> None:
     assert tempering(Params(wide, 1.0, 100)) == pytest.approx(0.3)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("label", [TWO, THREE, NUMBER])
 @given(st.data())
 def test_any_tables_give_a_finite_model(label: Feature, data: st.DataObject) -> None:

@@ -114,6 +114,7 @@ def test_a_reader_has_no_price_and_no_answer_for_anything() -> None:
         assert give(reader, reader.initial(), given) == (reader.initial(), [], ())
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", ["sums", "number", "three"])
 def test_whatever_model_is_published_a_home_model_comes_of_it(name: str) -> None:
     """Numbers at the ends of what is allowed: nothing overflows, and nothing is raised."""

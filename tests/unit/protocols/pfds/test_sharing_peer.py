@@ -263,6 +263,7 @@ def test_a_tree_that_cannot_be_is_refused_and_the_rest_is_kept() -> None:
     assert len(state.pieces) == 3
 
 
+@pytest.mark.untraced
 def test_garbage_is_borne_in_every_field() -> None:
     peer, state, told = heard()
     made = before(peer, Ended)[0]

@@ -77,6 +77,7 @@ def test_what_a_database_sends_counts_once_in_a_round() -> None:
         assert not message.is_anonymous
 
 
+@pytest.mark.untraced
 def test_the_largest_message_of_each_kind_has_room() -> None:
     half = MAX_NODES // 2
     deep = Course(step=9, choices=(1999,) * half + (-1,) * half, leaves=(True,) * half)

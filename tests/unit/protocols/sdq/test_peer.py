@@ -589,6 +589,7 @@ def test_nothing_happens_by_itself() -> None:
 # Whatever a message says.
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name, i", [("paper", 0), ("local", 0), ("selected", 1), ("plus", 1), ("plus", 4)])
 def test_garbage_is_refused_or_does_nothing(name: str, i: int) -> None:
     peer = a_peer(name, i)

@@ -72,15 +72,15 @@ def status_of(error: ShoalError) -> int:
     return 500
 
 
-def problem(error: Exception) -> Response:
-    """The answer to an error. Of what is the coordinator's own trouble it says no more than that there is some."""
+def problem(error: Exception, who: str = "coordinator") -> Response:
+    """The answer to an error. Of what is the coordinator's own trouble, or the relay's, it says no more than that there is some."""
     headers = dict(error.headers) if isinstance(error, RequestError) else {}
     status = status_of(error) if isinstance(error, ShoalError) else 500
     if status == 503:
-        error = TransportError("HOST-004", "The coordinator cannot do this now.", fix="Send the same request again after a while.")
+        error = TransportError("HOST-004", f"The {who} cannot do this now.", fix="Send the same request again after a while.")
         headers["retry-after"] = str(RETRY_SECONDS)
     elif status == 500 or not isinstance(error, ShoalError):
-        error = TransportError("HOST-007", "The coordinator failed on this request.", why="The fault is its own.")
+        error = TransportError("HOST-007", f"The {who} failed on this request.", why="The fault is its own.")
     elif status == 401:
         headers["www-authenticate"] = f"{SCHEME}, Bearer"
     return Response(to_json(Problem.of(error, status)), status, headers, media_type=PROBLEM)
@@ -89,8 +89,8 @@ def problem(error: Exception) -> Response:
 class Guard:
     """Answers whatever an application raises, and gives every answer its headers. Only the type of what is unexpected is reported."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, who: str = "coordinator") -> None:
+        self._app, self._who = app, who
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -115,7 +115,7 @@ class Guard:
         except ClientDisconnect:
             return
         except Exception as error:
-            answer = problem(error)
+            answer = problem(error, self._who)
             if answer.status_code == 500:
                 print(f"shoal: a request failed by a fault of ours: {type(error).__name__}", file=sys.stderr)
             if not is_begun:

@@ -1,4 +1,4 @@
-"""uvicorn as a coordinator runs it: no log of requests, and no connection that is held for ever by one who is slow.
+"""uvicorn as coordinators and relays run it: no log of requests, and no connection that is held for ever by one who is slow.
 
 uvicorn ends a connection that is silent between two requests. It would wait for ever for one that never begins, for headers and bodies
 that trickle, and for one who does not read the answer: here these end too, by one look a second at all connections. Headers are bounded.
@@ -20,8 +20,8 @@ import uvicorn
 from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from shoal.coordinator.listening import BACKLOG
 from shoal.messages.codec import MAX_BYTES
+from shoal.transport.listening import BACKLOG
 
 READ_SECONDS = 30.0
 """How long a request may take to come, from its first byte (or the connection) to the last of its body."""
@@ -153,7 +153,7 @@ class _Plain(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         failure = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
         with suppress(OSError, ValueError):  # nobody reads them any more
-            print(f"coordinator: {record.getMessage().splitlines()[0]}{': ' + failure if failure else ''}", file=sys.stderr)
+            print(f"shoal: {record.getMessage().splitlines()[0]}{': ' + failure if failure else ''}", file=sys.stderr)
 
 
 @contextmanager

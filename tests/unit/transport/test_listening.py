@@ -9,8 +9,8 @@ import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, load_pem_private_key
 
 from certificates import Certificates, make_certificates
-from shoal.coordinator.listening import check_exposure, is_loopback, is_open_to_others, listen, resolve, tls_context, url_for_others, url_of
 from shoal.errors import UsageError
+from shoal.transport.listening import check_exposure, is_loopback, is_open_to_others, listen, resolve, tls_context, url_for_others, url_of
 
 
 def test_a_machine_of_its_own_is_loopback_and_no_other() -> None:

@@ -1,4 +1,4 @@
-"""Where a coordinator listens: addresses that others may reach only over TLS, and the socket that its workers share."""
+"""Where a coordinator or a relay listens: addresses that others may reach only over TLS, and the socket that workers share."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def check_exposure(host: str, *, has_tls: bool, without_tls: bool) -> None:
     if not (has_tls or without_tls or is_loopback(host)):
         raise UsageError(
             "SERVE-001",
-            f"The coordinator would listen on {shown(host)} without TLS.",
-            why="Whoever is on the way could read who enrols and change what is answered.",
+            f"It would listen on {shown(host)} without TLS.",
+            why="Whoever is on the way could read who asks, and change what is answered.",
             fix="Give --tls-cert and --tls-key. Where something in front of it speaks TLS, say --without-tls.",
         )
 

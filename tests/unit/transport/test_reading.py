@@ -8,10 +8,10 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from shoal.coordinator.problems import RequestError
-from shoal.coordinator.reading import body_of, body_up_to, check_type, digest_of, empty_body, form_of, query_of
 from shoal.errors import RemoteProtocolError
 from shoal.transport.forms import MAX_CONTROL_BYTES, Poll
+from shoal.transport.problems import RequestError
+from shoal.transport.reading import body_of, body_up_to, check_type, digest_of, empty_body, form_of, query_of
 
 
 class Asked:

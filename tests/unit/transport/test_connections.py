@@ -18,9 +18,9 @@ import pytest
 import uvloop
 
 from certificates import make_certificates
-from shoal.coordinator import connections
-from shoal.coordinator.connections import BoundedProtocol, Server, plain_errors, sent_whole
-from shoal.coordinator.listening import listen, tls_context, url_of
+from shoal.transport import connections
+from shoal.transport.connections import BoundedProtocol, Server, plain_errors, sent_whole
+from shoal.transport.listening import listen, tls_context, url_of
 
 REQUEST = b"POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n"
 
@@ -156,7 +156,7 @@ def test_an_error_inside_says_nothing_of_what_was_sent(capsys: pytest.CaptureFix
         assert httpx2.post(f"{url}/broken", content=b"secret").status_code == 500
         httpx2.post(f"{url}/x", content=b"secret")
     printed = capsys.readouterr()
-    assert (printed.out, printed.err) == ("", "coordinator: Exception in ASGI application: ValueError\n")
+    assert (printed.out, printed.err) == ("", "shoal: Exception in ASGI application: ValueError\n")
 
 
 def test_signals_end_the_service_and_are_put_back() -> None:

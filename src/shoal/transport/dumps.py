@@ -1,4 +1,4 @@
-"""No core dumps: the memory of a coordinator has keys, tickets and answers that are nowhere on the disk."""
+"""No core dumps: the memory of a coordinator has keys and answers that are nowhere on the disk, and that of a relay who sends."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
-from shoal.coordinator.problems import RequestError, not_here
 from shoal.messages.base import Record
 from shoal.transport.forms import MAX_CONTROL_BYTES, MAX_WAIT_SECONDS, from_json
+from shoal.transport.problems import RequestError, not_here
 from shoal.transport.routes import JSON
 
 F = TypeVar("F", bound=Record)

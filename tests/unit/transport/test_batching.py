@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from shoal.coordinator.batching import Batched
+from shoal.transport.batching import Batched
 
 
 class Gate:

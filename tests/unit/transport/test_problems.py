@@ -11,9 +11,9 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shoal.coordinator.problems import Guard, RequestError, not_here, over, problem, status_of
 from shoal.errors import CODES, LocalProtocolError, RemoteProtocolError, ShoalError, SpecError, StoreError, TransportError, UsageError
 from shoal.transport.forms import Problem, from_json
+from shoal.transport.problems import Guard, RequestError, not_here, over, problem, status_of
 
 STATUSES = {
     "MSG-001": 413,

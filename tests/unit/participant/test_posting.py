@@ -1,0 +1,381 @@
+"""Packets with tokens: each leaves at a time of its own, as the same bytes always, and arrives once, whoever goes down meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from participants import folder, table_of
+from shoal.entropy import SeededEntropy
+from shoal.errors import ConsentError, RemoteProtocolError, TransportError
+from shoal.participant.client import RefusedError
+from shoal.participant.journal import Journal
+from shoal.participant.ledger_file import LedgerFile
+from shoal.participant.ways import Direct
+from shoal.study.manifest import Manifest
+from shoal.transport.forms import Enrolled, Enrolment
+from shoal.transport.packets import packet_size
+from token_desk import Holder, TokenDesk, key_of, play, token_manifest, tokens
+
+__all__ = ["folder", "tokens"]
+
+pytestmark = pytest.mark.usefixtures("tokens")
+
+
+def holders(folder: Path, desk: TokenDesk, n: int, seed: int | str = 0) -> list[Holder]:
+    entropy = SeededEntropy(seed)
+    return [Holder(folder / f"{i}.db", table_of(1, i), entropy.spawn("person", i), clock=desk.time) for i in range(n)]
+
+
+def states(person: Holder) -> list[str]:
+    with LedgerFile(person.path, person.clock) as ledger:
+        ledger.verify()
+        return [entry.state for entry in ledger.entries()]
+
+
+def standings(ends: Sequence[Any]) -> list[object]:
+    return [getattr(one, "standing", one) for one in ends]
+
+
+def is_counted_once(desk: TokenDesk, everyone: list[Holder]) -> None:
+    """Every person has one answer under one pseudonym, and every packet under a pseudonym was the same bytes."""
+    assert len(desk.answers) == len(everyone) and {len(answers) for answers in desk.answers.values()} == {1}
+    assert len({packet for _, packet in desk.packets}) == len(everyone)
+    assert len(set(desk.sealed)) in (0, len(everyone))
+    assert {len(packet) for _, packet in desk.packets} == {packet_size(desk.manifest)}
+    assert desk.bad == desk.rejected == []
+
+
+@pytest.mark.parametrize("has_relay", [False, True])
+@pytest.mark.parametrize("loss", [0, 3])
+def test_everyone_is_counted_once(folder: Path, has_relay: bool, loss: int) -> None:
+    desk = TokenDesk(token_manifest(n=4), has_relay=has_relay, loss=loss)
+    everyone = holders(folder, desk, 4)
+    assert standings(play(desk, everyone)) == ["finished"] * 4
+    assert [states(one) for one in everyone] == [["sent"]] * 4
+    is_counted_once(desk, everyone)
+    assert all("you are one of 4 members" in " ".join(one.told) for one in everyone)
+    assert all(one.told[-2:] == ["answer is delivered", "all is answered"] for one in everyone)
+    # By a relay whoever has a packet in its list is done; without one, whoever was acknowledged.
+    assert (desk.n_looks >= 4) is has_relay
+
+
+def test_packets_leave_at_times_of_their_own_over_the_window(folder: Path) -> None:
+    desk = TokenDesk(token_manifest(n=12))
+    window, everyone = desk.window(), holders(folder, desk, 12, "times")
+    play(desk, everyone)
+    times = [time - window.opened.timestamp() for time, _ in desk.packets]
+    length = (window.collects_until - window.opened).total_seconds()
+    assert len(set(times)) == 12 and min(times) >= 0 and max(times) < length
+    # Of twelve uniform draws all in one half, whichever: once in 2,048 for other seeds; this one is fixed.
+    assert min(times) < length / 2 < max(times)
+
+
+@pytest.mark.parametrize("has_relay", [pytest.param(False, marks=pytest.mark.soak), True])
+def test_whoever_goes_down_at_any_step_sends_one_packet(folder: Path, has_relay: bool) -> None:
+    """Every step that is written is one before which, and after which, the process may end. None gives another packet, none loses one."""
+    n_steps = at = 0
+    while at <= n_steps:
+        desk = TokenDesk(token_manifest(n=1), has_relay=has_relay)
+        (person,) = holders(folder / f"{at}", desk, 1)
+        person.crash_at = at
+        assert standings(play(desk, [person])) == ["finished"]
+        assert person.n_crashes == (at > 0)
+        assert states(person) == ["sent"]
+        is_counted_once(desk, [person])
+        assert len(desk.registered) == 1
+        n_steps = n_steps or person.n_steps
+        at += 1
+    assert n_steps > 25
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_losses_and_crashes_together_change_nothing(folder: Path, seed: int) -> None:
+    desk = TokenDesk(token_manifest(n=3), seed, loss=4, has_relay=seed % 2 == 1)
+    everyone = holders(folder, desk, 3, f"crashes {seed}")
+    for one in everyone:
+        one.crash = 12
+    assert standings(play(desk, everyone)) == ["finished"] * 3
+    assert sum(one.n_crashes for one in everyone) > 2
+    assert [states(one) for one in everyone] == [["sent"]] * 3
+    is_counted_once(desk, everyone)
+
+
+def test_what_the_relay_has_lost_leaves_once_more_as_the_same_bytes(folder: Path) -> None:
+    desk = TokenDesk(token_manifest(n=2), has_relay=True)
+    desk.lost = {0, 1}
+    everyone = holders(folder, desk, 2)
+    assert standings(play(desk, everyone)) == ["finished"] * 2
+    assert len(desk.sealed) == 4 and len(set(desk.sealed)) == 2
+    is_counted_once(desk, everyone)
+    assert all("answer has not arrived, and leaves once more" in one.told for one in everyone)
+    assert {"answer is delivered"} <= set(everyone[0].told)
+
+
+def test_what_is_lost_for_good_is_said_to_be_unknown(folder: Path) -> None:
+    desk = TokenDesk(token_manifest(n=1), has_relay=True)
+    desk.lost = set(range(9))
+    (person,) = holders(folder, desk, 1)
+    assert standings(play(desk, [person])) == ["finished"]
+    assert desk.packets == [] and states(person) == ["sent"]
+    assert "answer has left; whether it arrived is not known" in person.told
+
+
+def test_a_person_who_comes_too_late_sends_nothing(folder: Path) -> None:
+    desk = TokenDesk(token_manifest(n=2))
+    window = desk.window()
+    (late,) = holders(folder, desk, 1)
+    desk.time.advance((window.resends_until - window.opened).total_seconds() + 1)
+    ends = play(desk, [late])
+    assert standings(ends) == ["aborted"]
+    assert "was not sent" in (ends[0].reason or "") and "shoal leave" in (ends[0].reason or "")  # type: ignore[union-attr]
+    assert desk.packets == [] and states(late) == ["stored"], "nothing is spent"
+
+
+def test_a_person_who_comes_after_the_collection_sends_before_the_second_release(folder: Path) -> None:
+    desk = TokenDesk(token_manifest(n=1), has_relay=True)
+    window = desk.window()
+    desk.time.advance((window.collects_until - window.opened).total_seconds() + 1)
+    (person,) = holders(folder, desk, 1)
+    assert standings(play(desk, [person])) == ["finished"]
+    is_counted_once(desk, [person])
+    assert "answer is delivered" in person.told
+
+
+def test_a_time_that_has_passed_is_drawn_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever starts again does not send at once: the time would say who it is."""
+    desk = TokenDesk(token_manifest(n=1))
+    window = desk.window()
+    (person,) = holders(folder, desk, 1, "anew")
+    slept = 0
+
+    async def asleep(seconds: float) -> None:
+        nonlocal slept
+        slept += 1
+        if slept == 1:
+            raise KeyboardInterrupt
+        await TokenDesk._wait(desk, seconds)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(desk, "_sleep", asleep)
+        play(desk, [person])
+    desk.time.advance((window.collects_until - window.opened).total_seconds() * 0.9)
+    before = desk.time.now()
+    assert standings(play(desk, [person])) == ["finished"]
+    ((time, _),) = desk.packets
+    assert before.timestamp() < time < window.collects_until.timestamp()
+    assert sum("leaves at" in line for line in person.told) == 2
+    is_counted_once(desk, [person])
+
+
+@pytest.mark.parametrize(("wakes_at", "fate"), [(0.6, "finished"), (0.8, "finished"), (0.95, "aborted")])
+def test_a_machine_that_slept_does_not_send_as_it_wakes_up(folder: Path, wakes_at: float, fate: str) -> None:
+    desk = TokenDesk(token_manifest(n=1))
+    window, has_slept = desk.window(), False
+    (person,) = holders(folder, desk, 1, "asleep1")
+    wakes = window.opened + (window.closes - window.opened) * wakes_at
+
+    async def asleep(seconds: float) -> None:
+        nonlocal has_slept
+        # A packet waits longer than anything else does.
+        if not has_slept and seconds > 3:
+            has_slept = True
+            desk.time.advance((wakes - desk.time.now()).total_seconds())
+        else:
+            await desk._wait(seconds)
+
+    desk._sleep = asleep
+    assert standings(play(desk, [person])) == [fate]
+    assert has_slept
+    if fate == "aborted":
+        assert desk.packets == [] and states(person) == ["stored"]
+        return
+    ((time, _),) = desk.packets
+    end = window.collects_until if wakes < window.collects_until else window.resends_until
+    assert wakes.timestamp() < time < end.timestamp()
+    is_counted_once(desk, [person])
+
+
+def test_what_a_relay_has_is_looked_for_whichever_way_its_owner_goes_later(folder: Path) -> None:
+    desk = TokenDesk(token_manifest(n=1), has_relay=True)
+    (person,) = holders(folder, desk, 1)
+    relayed, looks = desk.via, []
+
+    def interrupted(line: str) -> None:
+        person.said.append(line)
+        if "is with the relay" in line and not looks:
+            looks.append(line)
+            raise KeyboardInterrupt
+
+    person.told = Lines(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        play(desk, [person])
+    desk.via = Direct(desk.url)
+    desk.lost = set()
+    assert standings(play(desk, [person])) == ["finished"] and desk.n_looks > 0
+    assert len(desk.answers) == 1 and len({packet for _, packet in desk.packets}) == 1
+    assert relayed.name == "ohttp"
+
+
+class Lines(list[str]):
+    """What is told, and what happens when it is."""
+
+    def __init__(self, heard: Callable[[str], None]) -> None:
+        super().__init__()
+        self.append = heard  # type: ignore[method-assign,assignment]
+
+
+def test_whoever_is_not_on_the_list_of_members_sends_nothing(folder: Path) -> None:
+    desk = TokenDesk(token_manifest(n=2))
+    everyone = holders(folder, desk, 2)
+    hidden = everyone[0]
+    original = desk._enrol
+
+    def enrol(key: bytes, form: Enrolment) -> Enrolled:
+        enrolled = original(key, form)
+        if key_of(hidden, desk.manifest).public == key:
+            desk.hidden.add(key)
+        return enrolled
+
+    desk._enrol = enrol  # type: ignore[method-assign]
+    first, second = play(desk, everyone)
+    assert isinstance(first, ConsentError) and first.code == "CONSENT-001"
+    assert "does not have your key" in str(first)
+    assert standings([second]) == ["finished"]
+    assert len(desk.packets) == 1
+    assert states(hidden) == ["stored"]
+    with Journal(hidden.path, hidden.clock) as journal, journal.look() as db:
+        assert db.execute("SELECT standing, sealed FROM packets").fetchall() == [("minted", None)]
+
+
+def test_a_study_that_is_closed_keeps_what_has_not_left(folder: Path) -> None:
+    desk = TokenDesk(token_manifest(n=1))
+    (person,) = holders(folder, desk, 1)
+    wait = desk._wait
+
+    async def closing(seconds: float) -> None:
+        desk.status = "closed"
+        await wait(seconds)
+
+    desk._sleep = closing
+    ends = play(desk, [person])
+    assert standings(ends) == ["aborted"] and "Nothing was sent" in (ends[0].reason or "")  # type: ignore[union-attr]
+    assert desk.packets == [] and states(person) == ["stored"]
+
+
+def test_a_relay_that_does_not_serve_the_study_is_asked_until_the_window_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = TokenDesk(token_manifest(n=1), has_relay=True)
+    (person,) = holders(folder, desk, 1)
+    n_asked = 0
+
+    async def check(manifest: Manifest) -> None:
+        nonlocal n_asked
+        n_asked += 1
+        if desk.registered:
+            raise TransportError("NET-005", "Not served.")
+
+    monkeypatch.setattr(desk.via, "check", check)
+    ends = play(desk, [person])
+    assert standings(ends) == ["aborted"] and n_asked > 3
+    assert desk.sealed == [] and states(person) == ["stored"]
+
+
+def test_a_second_run_finds_all_done_and_asks_nobody(folder: Path) -> None:
+    desk = TokenDesk(token_manifest(n=1))
+    (person,) = holders(folder, desk, 1)
+    play(desk, [person])
+    n = desk.n_members
+    assert standings(play(desk, [person])) == ["finished"]
+    assert (len(desk.packets), desk.n_members) == (1, n)
+
+
+def test_an_epochs_credential_serves_its_studies_without_the_issuer(folder: Path) -> None:
+    first, other = (TokenDesk(token_manifest(n=1, epoch="2026", title=title)) for title in ("One", "Two"))
+    (person,) = holders(folder, first, 1)
+    assert standings(play(first, [person])) == ["finished"]
+    person.clock = other.time
+    other.registered = dict(first.registered)
+    other._enrol = None  # type: ignore[assignment,method-assign]
+    assert standings(play(other, [person])) == ["finished"]
+    assert key_of(person, first.manifest).public == key_of(person, other.manifest).public
+    assert set(first.answers).isdisjoint(other.answers), "pseudonyms of two studies differ"
+    with Journal(person.path, person.clock) as journal:
+        assert [one.name is None for one in journal.studies()] == [False, True]
+
+
+def test_keys_are_of_a_study_or_of_an_epoch(folder: Path) -> None:
+    plain, other = token_manifest(), token_manifest(title="Other")
+    epochs = [token_manifest(epoch=epoch, title=title) for epoch, title in (("a", "One"), ("a", "Two"), ("b", "One"))]
+    desk = TokenDesk(plain)
+    (person,) = holders(folder, desk, 1)
+    play(desk, [person])
+    keys = [key_of(person, manifest).public for manifest in (plain, other, *epochs)]
+    assert keys[2] == keys[3] and len(set(keys)) == 4
+
+
+@pytest.mark.parametrize("place", [1, 7])
+def test_a_place_that_the_study_does_not_have_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+    desk = TokenDesk(token_manifest(n=1))
+    (person,) = holders(folder, desk, 1)
+    monkeypatch.setattr(desk.slots, "n_places", place + 1)
+    monkeypatch.setattr(desk.entropy, "below", lambda bound: bound - 1)
+    (end,) = play(desk, [person])
+    assert isinstance(end, RemoteProtocolError) and end.code == "TOKEN-003"
+    assert desk.packets == [] and states(person) == []
+
+
+def test_a_credential_of_another_issuer_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = TokenDesk(token_manifest(n=1))
+    (person,) = holders(folder, desk, 1)
+    original = desk._enrol
+
+    def forged(key: bytes, form: Enrolment) -> Enrolled:
+        enrolled = original(key, form)
+        return enrolled.replace(issued=None if person.n_crashes else "00" * len(bytes.fromhex(enrolled.issued or "")))
+
+    desk._enrol = forged  # type: ignore[method-assign]
+    for person.n_crashes in (0, 1):
+        (end,) = play(desk, [person])
+        assert isinstance(end, RemoteProtocolError) and end.code == "TOKEN-003"
+    assert desk.packets == []
+
+
+def test_another_ledger_of_the_same_person_is_not_registered_twice(folder: Path) -> None:
+    """A backup from before the registration draws another one, and is told so."""
+    desk = TokenDesk(token_manifest(n=1))
+    (person,) = holders(folder, desk, 1)
+    play(desk, [person])
+    with Journal(person.path, person.clock) as journal, journal.change() as db:
+        db.execute("DELETE FROM credentials")
+        db.execute("UPDATE studies SET standing = 'agreed'")
+    person.n_crashes = 1
+    (end,) = play(desk, [person])
+    assert isinstance(end, RefusedError) and end.code == "ENROL-002"
+
+
+def test_packets_of_the_papers_variant_have_times_and_pseudonyms_of_their_own(folder: Path) -> None:
+    desk = TokenDesk(token_manifest(n=2, variant="paper", anonml={"n_partitions": 2, "n_subsets": 2, "subset_size": 1}))
+    everyone = holders(folder, desk, 2)
+    ends = play(desk, everyone)
+    assert standings(ends) == ["finished"] * 2
+    assert len(desk.answers) == 4 == len({packet for _, packet in desk.packets}) == len({time for time, _ in desk.packets})
+    assert desk.bad == []
+    assert [states(one) for one in everyone] == [["sent", "sent"]] * 2
+
+
+def test_devices_mint_a_token_for_each_update_once(folder: Path) -> None:
+    settings = {"n_instances": 2, "admission": "token"}
+    manifest = token_manifest("ddml", 2, ddml=settings, privacy={"epsilon": 4.0, "n_updates": 3}, participation={"minimum": 2, "size": 2})
+    desk = TokenDesk(manifest, loss=4)
+    everyone = holders(folder, desk, 2)
+    for i, one in enumerate(everyone):
+        one.table, one.crash = table_of(5, i), 10
+    assert standings(play(desk, everyone)) == ["finished"] * 2
+    assert sum(one.n_crashes for one in everyone) > 1
+    proofs = {proof for _, proof in desk.updates}
+    assert len(proofs) == 6, "one token for each number"
+    assert len({(body, proof) for body, proof in desk.updates}) == 6
+    assert len({str(proof)[:96] for proof in proofs}) == 6, "pseudonyms differ"

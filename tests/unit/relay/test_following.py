@@ -1,0 +1,220 @@
+"""Which studies a relay serves: those whose manifest is signed and is theirs, and what it hears of their times is believed once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from http_cases import MANIFESTS
+from participants import manifest_of
+from relay_cases import PATIENCE, TO, scene
+from shoal.clock import ManualClock
+from shoal.crypto.roster import Identity
+from shoal.entropy import SystemEntropy
+from shoal.errors import TransportError
+from shoal.messages import codec
+from shoal.protocols.anonml.messages import Ask
+from shoal.relay.following import OFTEN, ROOM, SELDOM, Following, followed
+from shoal.relay.remote import Remote
+from shoal.relay.spool import Spool
+from shoal.study.anonml import script_of
+from shoal.study.anonymity import Window
+from shoal.study.manifest import Manifest
+from shoal.transport.forms import Letter, Letters, Published, to_cbor
+from shoal.transport.packets import packet_size
+from shoal.transport.sealing import sealed_size
+from shoal.transport.signing import sign_published
+
+IDENTITY = Identity.from_seed(bytes(range(32)))
+KEYED = {"issuer_key": b"\x80" + bytes(95), "gateway_key": b"\x09" + bytes(31)}
+
+
+class Told(httpx2.AsyncBaseTransport):
+    """A coordinator that says what a test has it say."""
+
+    def __init__(self, *manifests: Manifest) -> None:
+        self.listed: Any = [{"digest": one.digest.hex(), "protocol": one.study.protocol, "status": "open"} for one in manifests]
+        self.published = {one.digest.hex(): (one.to_bytes(), IDENTITY, one.digest) for one in manifests}
+        self.letters: list[bytes] = []
+        self.status = "open"
+        self.asked: list[str] = []
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        self.asked.append(request.url.path)
+        *_, digest, what = request.url.path.split("/")
+        if what == "studies":
+            return _answer(json.dumps(self.listed).encode())
+        if what == "manifest":
+            data, identity, signed = self.published[digest]
+            return _answer(to_cbor(Published(manifest=data, key=identity.public, signature=sign_published(identity, signed))))
+        after = int(request.url.params["after"])
+        letters = tuple(Letter(number=i, payload=one) for i, one in enumerate(self.letters, start=1) if i > after)
+        return _answer(to_cbor(Letters(letters=letters, status=self.status)))  # type: ignore[arg-type]
+
+
+def _answer(data: bytes) -> httpx2.Response:
+    return httpx2.Response(200, stream=httpx2.ByteStream(data))
+
+
+def with_tokens(n: int = 3, **more: Any) -> Manifest:
+    return replace(manifest_of("anonml", n, **more), **KEYED)
+
+
+def ask(manifest: Manifest, clock: ManualClock, phase: int = 0, seconds: float = PATIENCE) -> bytes:
+    script = script_of(manifest.study, manifest.digest)
+    closes = clock.now() + timedelta(seconds=seconds)
+    return codec.encode(Ask(study=manifest.digest, phase=phase, publication=script.publish(()), opened=clock.now(), closes=closes))
+
+
+class World:
+    def __init__(self, folder: Path, told: Told) -> None:
+        self.clock, self.lines = ManualClock(), list[str]()
+        self.spool = Spool(folder / "relay.db", SystemEntropy())
+        self.following = Following(Remote(TO, transport=told), self.spool, self.clock, self.lines.append)
+
+    def look(self) -> set[str]:
+        asyncio.run(self.following.look())
+        return set(self.following.served)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Callable[[Told], World]:
+    return lambda told: World(tmp_path, told)
+
+
+def test_a_study_with_tokens_is_served_at_its_size(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with scene(tmp_path) as s:
+            study = s.followed
+            assert (study.size, study.sealed_size) == (packet_size(s.manifest), sealed_size(packet_size(s.manifest)))
+            assert study.most_packets == ROOM * 20
+            [phase] = study.phases
+            assert phase.window == Window(s.clock.now(), s.clock.now() + timedelta(seconds=PATIENCE))
+            assert s.told == []
+
+    asyncio.run(main())
+
+
+def test_others_are_not_served(world: Callable[[Told], World]) -> None:
+    tickets, devices = MANIFESTS["anonml"], MANIFESTS["ddml"]
+    told = Told(with_tokens(), tickets, devices, replace(with_tokens(4), gateway_key=None))
+    w = world(told)
+    assert w.look() == {with_tokens().digest.hex()}
+    assert w.lines == [], "nothing is wrong with them"
+    n = len(told.asked)
+    w.look()
+    assert not any(path.endswith("manifest") for path in told.asked[n:]), "they are not asked for again"
+
+
+@pytest.mark.parametrize("fault", ["signature", "another study", "no manifest"])
+def test_a_manifest_that_does_not_verify_is_not_served(world: Callable[[Told], World], fault: str) -> None:
+    good, bad = with_tokens(3), with_tokens(4)
+    told, digest = Told(good, bad), bad.digest.hex()
+    told.published[digest] = {
+        "signature": (bad.to_bytes(), IDENTITY, good.digest),
+        "another study": (good.to_bytes(), IDENTITY, bad.digest),
+        "no manifest": (b"\xa0", IDENTITY, bad.digest),
+    }[fault]
+    w = world(told)
+    assert w.look() == {good.digest.hex()} == w.look()
+    assert len(w.lines) == 1 and digest[:12] in w.lines[0]
+
+
+def test_the_key_that_was_met_first_stays(world: Callable[[Told], World]) -> None:
+    first, second = with_tokens(3), with_tokens(4)
+    told = Told(first)
+    w = world(told)
+    assert w.look() == {first.digest.hex()}
+    w.spool.close()
+    told = Told(first, second)
+    other = Identity.from_seed(bytes(range(1, 33)))
+    told.published[second.digest.hex()] = (second.to_bytes(), other, second.digest)
+    w = world(told)
+    assert w.look() == {first.digest.hex()}
+    assert "another key" in w.lines[0]
+
+
+@pytest.mark.parametrize("listed", [None, {}, [1], [{"digest": 1, "protocol": "anonml", "status": "open"}], [{"digest": "7f"}]])
+def test_what_is_no_list_changes_nothing(world: Callable[[Told], World], listed: Any) -> None:
+    told = Told(with_tokens())
+    w = world(told)
+    served = w.look()
+    told.listed = listed
+    with pytest.raises(TransportError, match="NET-002"):
+        w.look()
+    assert set(w.following.served) == served
+
+
+def test_times_are_those_that_were_heard_first(world: Callable[[Told], World]) -> None:
+    manifest = with_tokens()
+    digest = manifest.digest.hex()
+    told = Told(manifest)
+    w = world(told)
+    w.look()
+    assert w.spool.phases(digest) == () and w.following.served[digest].phase_at(w.clock.now()) == 0
+    told.letters = [b"rubbish", ask(manifest, w.clock), ask(manifest, w.clock, seconds=1), ask(manifest, w.clock, phase=99)]
+    w.clock.advance(OFTEN.total_seconds())
+    w.look()
+    [phase] = w.spool.phases(digest)
+    assert (phase.window.closes - phase.window.opened).total_seconds() == PATIENCE
+    told.letters.append(ask(manifest, w.clock, phase=1, seconds=-1))
+    w.clock.advance(SELDOM.total_seconds())
+    w.look()
+    assert len(w.spool.phases(digest)) == 1, "a phase that closes before it opens is none"
+
+
+def test_boards_are_looked_at_when_something_may_be_new(world: Callable[[Told], World]) -> None:
+    manifest = with_tokens()
+    told = Told(manifest)
+    w = world(told)
+
+    def n_looks(seconds: int) -> int:
+        before = sum(path.endswith("board") for path in told.asked)
+        for _ in range(seconds):
+            w.look()
+            w.clock.advance(1)
+        return sum(path.endswith("board") for path in told.asked) - before
+
+    assert n_looks(10) == 10
+    told.letters = [ask(manifest, w.clock)]
+    assert n_looks(90) == 90 // 15
+    w.clock.advance(PATIENCE)
+    assert n_looks(10) == 10
+
+
+def test_a_packet_is_of_the_phase_for_which_people_send(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with scene(tmp_path) as s:
+            window = s.followed.phases[0].window
+            moments = {window.opened: 0, window.collects_until: 0, window.resends_until: 1, window.closes + timedelta(days=1): 1}
+            assert {when: s.followed.phase_at(when) for when in moments} == moments
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["status", "list"])
+def test_a_study_that_ends_is_let_go(world: Callable[[Told], World], how: str) -> None:
+    manifest = with_tokens()
+    told = Told(manifest)
+    w = world(told)
+    told.letters = [ask(manifest, w.clock)]
+    w.look()
+    assert w.spool.studies() == (manifest.digest.hex(),)
+    told.status, told.listed = ("done", told.listed) if how == "status" else ("open", [])
+    w.clock.advance(SELDOM.total_seconds())
+    w.look()
+    assert (w.following.served, w.spool.studies()) == ({}, ())
+
+
+def test_a_study_without_packets_is_none() -> None:
+    clock = ManualClock()
+    for manifest in MANIFESTS.values():
+        assert followed(manifest.digest.hex(), manifest.to_bytes(), (), clock.now()) is None

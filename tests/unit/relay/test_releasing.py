@@ -1,0 +1,271 @@
+"""When batches leave, how large they are, and that nothing is lost on the way; on a real coordinator, with a clock of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from relay_cases import scene
+from shoal.entropy import SystemEntropy
+from shoal.relay import releasing
+from shoal.relay.releasing import FIRST_WAIT, Releasing
+from shoal.relay.spool import Spool
+from shoal.study.anonymity import least_batch
+from shoal.transport.routes import study_route
+
+SHUFFLED = {
+    "trust": "shuffled",
+    "privacy": {"epsilon": 2.0, "delta": 1e-6},
+    "participation": {"minimum": 3, "size": 20, "honest_share": 1.0},
+}
+
+
+def test_one_batch_when_a_phase_collects_no_more_and_one_of_what_came_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with scene(tmp_path) as s:
+            for i in range(4):
+                assert (await s.post(s.sealed(i))).status_code == 202
+            await s.until(699)
+            assert s.wire.batches() == [] and await s.totals() == (0, {})
+            await s.until(700)
+            assert [len(batch) for batch in s.wire.batches()] == [4]
+            assert await s.totals() == (4, {})
+            for i in range(4, 8):
+                assert (await s.post(s.sealed(i))).status_code == 202
+            await s.until(899)
+            assert len(s.wire.batches()) == 1
+            await s.until(900)
+            assert [len(batch) for batch in s.wire.batches()] == [4, 4]
+            assert await s.totals() == (8, {})
+            assert s.spool.n_waiting(s.digest, 0) == 0 and s.spool.parts(s.digest) == ()
+
+    asyncio.run(main())
+
+
+def test_too_few_wait_and_are_deleted_when_the_phase_is_over(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with scene(tmp_path, n=4) as s:
+            for i in range(3):
+                await s.post(s.sealed(i))
+            for seconds in (700, 900, 999):
+                await s.until(seconds)
+                assert (s.spool.n_waiting(s.digest, 0), s.wire.batches()) == (3, [])
+            await s.releasing.step()
+            s.clock.advance(1)
+            await s.releasing.step()
+            assert s.spool.n_waiting(s.digest, 0) == 0 and s.wire.batches() == []
+
+    asyncio.run(main())
+
+
+def test_those_who_were_too_few_go_with_those_who_come_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with scene(tmp_path, n=4) as s:
+            for i in range(3):
+                await s.post(s.sealed(i))
+            await s.until(700)
+            await s.post(s.sealed(3))
+            await s.until(900)
+            assert [len(batch) for batch in s.wire.batches()] == [4]
+            assert await s.totals() == (4, {})
+
+    asyncio.run(main())
+
+
+def test_a_relay_that_was_away_releases_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with scene(tmp_path) as s:
+            for i in range(4):
+                await s.post(s.sealed(i))
+            s.spool.close()
+            s.clock.advance(950)
+            with Spool(s.spool.path, SystemEntropy()) as spool:
+                again = Releasing(s.following, s.remote, spool, s.clock)
+                await again.step()
+                await again.step()
+            assert [len(batch) for batch in s.wire.batches()] == [4]
+            assert await s.totals() == (4, {})
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("fault", ["is_cut", "loses_answers"])
+def test_a_part_is_sent_until_it_is_acknowledged(tmp_path: Path, fault: str) -> None:
+    async def main() -> None:
+        async with scene(tmp_path) as s:
+            for i in range(3):
+                await s.post(s.sealed(i))
+            await s.following.look()
+            setattr(s.wire, fault, True)
+            s.clock.advance(700)
+            await s.releasing.step()
+            assert len(s.spool.part(s.digest, 0)) == 3, "it is noted, and not gone"
+            n_tries = len(s.wire.batches())
+            await s.releasing.step()
+            assert len(s.wire.batches()) == n_tries, "not at once again"
+            setattr(s.wire, fault, False)
+            s.clock.advance(FIRST_WAIT.total_seconds())
+            await s.releasing.step()
+            assert s.spool.parts(s.digest) == ()
+            assert await s.totals() == (3, {}), "what came twice counts once"
+
+    asyncio.run(main())
+
+
+def test_pauses_become_longer_up_to_a_limit(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with scene(tmp_path) as s:
+            for i in range(3):
+                await s.post(s.sealed(i))
+            s.wire.is_cut = True
+            s.clock.advance(700)
+            tries = []
+            for _ in range(200):
+                before = s.releasing._waits.get(s.digest)
+                await s.releasing.step()
+                if s.releasing._waits[s.digest] != before:
+                    tries.append(s.clock.now())
+                s.clock.advance(1)
+            gaps = [(b - a).total_seconds() for a, b in pairwise(tries)]
+            assert gaps == [1, 2, 4, 8, 16] + [30] * (len(gaps) - 5) and len(gaps) > 6
+
+    asyncio.run(main())
+
+
+def test_a_large_batch_goes_in_parts_of_one_shuffle(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with scene(tmp_path) as s:
+            sent = [s.sealed(i) for i in range(10)]
+            for one in sent:
+                await s.post(one)
+            s.followed.most_in_part = 4
+            await s.until(700)
+            assert sorted(len(batch) for batch in s.wire.batches()) == [3, 3, 4]
+            assert sorted(one for batch in s.wire.batches() for one in batch) == sorted(sent)
+            assert await s.totals() == (10, {})
+
+    asyncio.run(main())
+
+
+def test_rubbish_does_not_stand_for_a_crowd(tmp_path: Path) -> None:
+    """With trust shuffled the coordinator refuses a batch in which too few packets are valid: they wait for the second one."""
+
+    async def main() -> None:
+        async with scene(tmp_path, **SHUFFLED) as s:
+            rubbish = [bytes([i]) * s.followed.sealed_size for i in (1, 2)]
+            for one in [s.sealed(0), *rubbish]:
+                assert (await s.post(one)).status_code == 202
+            await s.until(700)
+            assert [len(batch) for batch in s.wire.batches()] == [3]
+            assert (await s.totals())[0] == 0 and s.spool.n_waiting(s.digest, 0) == 3
+            for i in (1, 2):
+                await s.post(s.sealed(i))
+            await s.until(900)
+            assert [len(batch) for batch in s.wire.batches()] == [3, 5]
+            accepted, refused = await s.totals()
+            assert accepted == 3 and set(refused) == {"MSG-005", "PROTO-003"}
+
+    asyncio.run(main())
+
+
+def test_what_comes_after_the_time_to_send_again_is_for_the_next_phase(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with scene(tmp_path) as s:
+            await s.until(899)
+            await s.post(s.sealed(0))
+            s.clock.advance(1)
+            await s.post(s.sealed(1))
+            assert (s.spool.n_waiting(s.digest, 0), s.spool.n_waiting(s.digest, 1)) == (1, 1)
+            s.clock.advance(200)
+            await s.releasing.step()
+            assert (s.spool.n_waiting(s.digest, 0), s.spool.n_waiting(s.digest, 1)) == (0, 1)
+
+    asyncio.run(main())
+
+
+def test_a_study_that_has_ended_takes_everything_with_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with scene(tmp_path) as s:
+            await s.post(s.sealed(0))
+            await s.office.close_study(s.digest)
+            await s.following.look()
+            assert s.following.served == {} and s.spool.studies() == ()
+            assert (await s.post(s.sealed(1))).status_code == 404
+            await s.releasing.step()
+            assert s.wire.batches() == []
+
+    asyncio.run(main())
+
+
+def test_the_coordinator_is_told_nothing_but_the_packets(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with scene(tmp_path) as s:
+            for i in range(3):
+                s.http.headers["x-forwarded-for"] = f"192.0.2.{i}"
+                s.http.headers["user-agent"] = f"participant {i}"
+                await s.post(s.sealed(i))
+            await s.until(700)
+            route = study_route(s.digest, "batches")
+            sent = next(one for one in s.wire.requests if one.url.path == route)
+            assert {name.lower() for name in sent.headers} == {
+                "host", "user-agent", "accept", "accept-encoding", "content-type", "content-length"
+            }  # fmt: skip
+            assert all(one.headers["user-agent"] == "shoal" for one in s.wire.requests)
+
+    asyncio.run(main())
+
+
+def test_a_batch_has_the_least_number_of_its_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with scene(tmp_path) as s:
+            asked = []
+
+            def least(manifest: object, phase: int) -> int:
+                asked.append((manifest == s.manifest, phase))
+                return 5
+
+            monkeypatch.setattr(releasing, "least_batch", least)
+            for i in range(4):
+                await s.post(s.sealed(i))
+            await s.until(700)
+            assert asked == [(True, 0)] and s.wire.batches() == []
+            s.clock.advance(timedelta(seconds=100).total_seconds())
+            await s.post(s.sealed(4))
+            await s.until(900)
+            assert [len(batch) for batch in s.wire.batches()] == [5]
+
+    asyncio.run(main())
+
+
+def test_each_phase_has_batches_of_its_own(tmp_path: Path) -> None:
+    """What comes before the relay has heard of the next phase is in that phase's batch. What it says is for the coordinator to see."""
+
+    async def main() -> None:
+        cuts = [{"name": "heat", "range": [0, 40], "missing": False}, {"name": "wind", "values": ["weak", "strong"], "missing": False}]
+        async with scene(tmp_path, n=1_500, feature=cuts) as s:
+            size, least = s.followed.sealed_size, [least_batch(s.manifest, phase) for phase in (0, 1)]
+            assert s.followed.n_phases > 2 and 1 < least[1] < 100
+            for i in range(least[0]):
+                await s.post(i.to_bytes(size, "little"))
+            await s.until(950)
+            assert [len(batch) for batch in s.wire.batches()] == [least[0]]
+            early = sorted((1000 + i).to_bytes(size, "little") for i in range(least[1]))
+            for one in early[1:]:
+                await s.post(one)
+            s.clock.advance(100)
+            s.office._stepper.wake()
+            await s.office.board(s.digest, 1, 10)
+            await s.post(early[0])
+            await s.step()
+            assert [phase.number for phase in s.followed.phases] == [0, 1]
+            assert s.spool.n_waiting(s.digest, 1) == least[1]
+            await s.until(699)
+            assert len(s.wire.batches()) == 1
+            await s.until(700)
+            assert sorted(s.wire.batches()[1]) == early
+
+    asyncio.run(main())

@@ -1,0 +1,416 @@
+"""The spool: what was acknowledged is released or still there, whenever the process dies, and the file tells nothing of when it came."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain, permutations
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from scipy import stats
+
+from processes import child
+from relay_child import STEPS, STUDY, WINDOW, number, nursery, packet
+from shoal.entropy import Entropy, SeededEntropy, SystemEntropy
+from shoal.errors import StoreError
+from shoal.relay import spool as module
+from shoal.relay.spool import Phase, Sealed, Spool, shuffle
+from shoal.study.anonymity import Window
+from statistical.harness import catches, statistical
+
+OTHER = "6" * 64
+ALPHA = 1e-9
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "relay.db"
+
+
+def sealed(i: int, study: str = STUDY, phase: int = 0, most: int = 1_000) -> Sealed:
+    return Sealed(study, phase, packet(i), most)
+
+
+def released(spool: Spool, study: str = STUDY) -> list[list[int]]:
+    """The parts that are to be sent, in the order in which their packets would be sent now."""
+    return [[number(one) for one in spool.part(study, part)] for part in spool.parts(study)]
+
+
+def test_a_packet_is_kept_once(path: Path) -> None:
+    with Spool(path, SystemEntropy()) as spool:
+        assert spool.put([sealed(1), sealed(2), sealed(1), sealed(1, OTHER)]) == ["kept", "kept", "repeated", "kept"]
+        assert spool.put([sealed(2)]) == ["repeated"]
+        assert (spool.n_waiting(STUDY, 0), spool.n_waiting(OTHER, 0), spool.n_waiting(STUDY, 1)) == (2, 1, 0)
+    with Spool(path, SystemEntropy()) as spool:
+        assert spool.put([sealed(1), sealed(3)]) == ["repeated", "kept"]
+        assert spool.studies() == (STUDY, OTHER)
+
+
+def test_there_is_room_for_so_many_and_no_more(path: Path) -> None:
+    with Spool(path, SystemEntropy(), most_bytes=5 * 400) as spool:
+        assert spool.put([sealed(i, most=3) for i in range(4)]) == ["kept"] * 3 + ["full"]
+        assert spool.put([sealed(0, most=3)]) == ["repeated"]
+        assert spool.put([sealed(i, OTHER) for i in range(3)]) == ["kept", "kept", "full"]
+    with Spool(path, SystemEntropy(), most_bytes=5 * 400) as spool:
+        assert spool.put([sealed(9, OTHER)]) == ["full"]
+        spool.drop_study(STUDY)
+        assert spool.put([sealed(9, OTHER), sealed(3, most=3)]) == ["kept", "kept"]
+
+
+def test_a_batch_is_all_that_waits_in_even_parts(path: Path) -> None:
+    with Spool(path, SystemEntropy()) as spool:
+        spool.keep_phase(STUDY, 0, WINDOW)
+        spool.put([sealed(i) for i in range(10)] + [sealed(10, phase=1), sealed(11, OTHER)])
+        assert spool.settle(STUDY, 0, 1, 11, 4) == 0 and spool.parts(STUDY) == ()
+        assert spool.settle(STUDY, 0, 1, 1, 4) == 0, "it is settled"
+        assert spool.settle(STUDY, 0, 2, 10, 4) == 10
+        parts = released(spool)
+        assert sorted(map(len, parts)) == [3, 3, 4]
+        assert sorted(chain.from_iterable(parts)) == list(range(10))
+        assert spool.put([sealed(3)]) == ["repeated"]
+        spool.drop_part(STUDY, 1)
+        assert spool.parts(STUDY) == (0, 2) and spool.put([sealed(parts[1][0])]) == ["kept"]
+        spool.return_part(STUDY, 2)
+        assert spool.parts(STUDY) == (0,) and spool.n_waiting(STUDY, 0) == len(parts[2]) + 1
+        assert spool.settle(STUDY, 0, 3, 1, 100) == len(parts[2]) + 1
+        assert sorted(released(spool)[1]) == sorted([*parts[2], parts[1][0]])
+        assert spool.settle(OTHER, 0, 1, 1, 4) == 0, "nothing was heard of its phases"
+
+
+def test_what_is_late_goes_and_what_is_on_its_way_stays(path: Path) -> None:
+    with Spool(path, SystemEntropy()) as spool:
+        spool.keep_phase(STUDY, 0, WINDOW)
+        spool.put([sealed(0), sealed(1)])
+        spool.settle(STUDY, 0, 1, 1, 4)
+        spool.put([sealed(2), sealed(3, phase=1), sealed(4, OTHER)])
+        spool.drop_late(STUDY, 0)
+        assert (spool.n_waiting(STUDY, 0), spool.n_waiting(STUDY, 1), spool.n_waiting(OTHER, 0)) == (0, 1, 1)
+        assert [sorted(one) for one in released(spool)] == [[0, 1]]
+        spool.drop_study(STUDY)
+        assert spool.studies() == (OTHER,)
+
+
+def test_the_time_of_a_phase_is_what_was_heard_first(path: Path) -> None:
+    with Spool(path, SystemEntropy()) as spool:
+        spool.keep_phase(STUDY, 0, WINDOW)
+        spool.keep_phase(STUDY, 0, Window(WINDOW.opened, WINDOW.collects_until))
+        spool.settle(STUDY, 0, 1, 1, 1)
+    with Spool(path, SystemEntropy()) as spool:
+        assert spool.phases(STUDY) == (Phase(0, WINDOW, 1),)
+        assert spool.pinned(b"k" * 32) == b"k" * 32 == spool.pinned(b"l" * 32)
+
+
+def test_a_spool_is_one_relays_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.relay.spool_file._BUSY_SECONDS", 0.0)
+    with Spool(path, SystemEntropy()), pytest.raises(StoreError, match="RELAY-002  Another process has the spool"):
+        Spool(path, SystemEntropy())
+    Spool(path, SystemEntropy()).close()
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_another_file_is_no_spool(path: Path) -> None:
+    path.write_bytes(b"x" * 5_000)
+    with pytest.raises(StoreError, match=r"RELAY-002  .* is not a relay's spool"):
+        Spool(path, SystemEntropy())
+    path.unlink()
+    sqlite3.connect(path).execute("CREATE TABLE t (x)").connection.close()
+    with pytest.raises(StoreError, match=r"RELAY-002  .* is not a relay's spool"):
+        Spool(path, SystemEntropy())
+    path.unlink()
+    with Spool(path, SystemEntropy()) as spool:
+        spool._db.execute("PRAGMA user_version = 2")
+    with pytest.raises(StoreError, match=r"RELAY-002  .* version 2"):
+        Spool(path, SystemEntropy())
+    with pytest.raises(StoreError, match="RELAY-002"):
+        Spool(path.parent / "nowhere" / "relay.db", SystemEntropy())
+
+
+def test_a_full_disk_keeps_nothing_and_breaks_nothing(path: Path) -> None:
+    with Spool(path, SystemEntropy()) as spool:
+        spool.put([sealed(0)])
+        (pages,) = spool._db.execute("PRAGMA page_count").fetchone()
+        spool._db.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(StoreError, match="RELAY-002"):
+            spool.put([sealed(i) for i in range(1, 500)])
+        assert spool.n_waiting(STUDY, 0) == 1
+        spool._db.execute("PRAGMA max_page_count = 100000")
+        assert spool.put([sealed(i) for i in range(500)]) == ["repeated"] + ["kept"] * 499
+
+
+class Life(RuleBasedStateMachine):
+    """A spool against lists: each packet that was acknowledged is acknowledged by the coordinator once, deleted as late, or there."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.folder = TemporaryDirectory()
+        self.path = Path(self.folder.name) / "relay.db"
+        self.spool = Spool(self.path, SystemEntropy())
+        self.spool.keep_phase(STUDY, 0, WINDOW)
+        self.waiting: set[int] = set()
+        self.parted: set[int] = set()
+        self.delivered: Counter[int] = Counter()
+        self.settled = 0
+        self.n = 0
+
+    @rule(n=st.integers(1, 6), again=st.booleans())
+    def put(self, n: int, again: bool) -> None:
+        numbers = list(range(self.n, self.n + n)) + (sorted(self.waiting | self.parted)[:2] if again else [])
+        outcomes = self.spool.put([sealed(i) for i in numbers])
+        assert outcomes == ["kept"] * n + ["repeated"] * (len(numbers) - n)
+        self.waiting |= set(numbers[:n])
+        self.n += n
+
+    @rule(least=st.integers(1, 8), most=st.integers(1, 5))
+    def settle(self, least: int, most: int) -> None:
+        self.settled += 1
+        n = self.spool.settle(STUDY, 0, self.settled, least, most)
+        assert n == (len(self.waiting) if len(self.waiting) >= least else 0)
+        if n:
+            self.parted |= self.waiting
+            self.waiting = set()
+
+    @precondition(lambda self: self.parted)
+    @rule(which=st.integers(0, 10), fate=st.sampled_from(["acknowledged", "lost", "refused"]))
+    def send(self, which: int, fate: str) -> None:
+        parts = self.spool.parts(STUDY)
+        part = parts[which % len(parts)]
+        numbers = {number(one) for one in self.spool.part(STUDY, part)}
+        if fate == "acknowledged":
+            self.delivered.update(numbers)
+            self.spool.drop_part(STUDY, part)
+            self.parted -= numbers
+        elif fate == "refused":
+            self.spool.return_part(STUDY, part)
+            self.parted -= numbers
+            self.waiting |= numbers
+
+    @rule()
+    def drop_late(self) -> None:
+        self.spool.drop_late(STUDY, 0)
+        self.waiting = set()
+
+    @rule()
+    def restart(self) -> None:
+        self.spool.close()
+        self.spool = Spool(self.path, SystemEntropy())
+
+    @rule()
+    def tidy(self) -> None:
+        self.spool.tidy()
+
+    @invariant()
+    def all_is_there(self) -> None:
+        assert self.spool.n_waiting(STUDY, 0) == len(self.waiting)
+        assert set(chain.from_iterable(released(self.spool))) == self.parted
+        assert all(n == 1 for n in self.delivered.values())
+        assert self.spool._count.of.get(STUDY, 0) == len(self.waiting | self.parted)
+
+    def teardown(self) -> None:
+        if hasattr(self, "folder"):
+            self.spool.close()
+            self.folder.cleanup()
+
+
+Life.TestCase.settings = settings(max_examples=15, stateful_step_count=20)
+TestLife = Life.TestCase
+
+
+@pytest.fixture(scope="module")
+def life() -> Iterator[Connection]:
+    """A process that has children, to be killed."""
+    with child(nursery) as (link, _):
+        yield link
+
+
+def rest_of(link: Connection) -> list[tuple[str, int]]:
+    """What a child has said until it was dead."""
+    heard: list[tuple[str, int]] = []
+    while not heard or heard[-1][0] != "dead":
+        heard.append(link.recv())
+    return heard
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_relay_dies_after_a_step(path: Path, life: Connection, step: str) -> None:
+    life.send(("once", path, step))
+    heard = rest_of(life)
+    delivered = sorted(i for what, i in heard if what == "delivered")
+    with Spool(path, SystemEntropy()) as spool:
+        n_waiting, parted = spool.n_waiting(STUDY, 0), sorted(chain.from_iterable(released(spool)))
+        counts = (n_waiting, len(parted), len(delivered))
+        assert (
+            counts
+            == {
+                "putting": (0, 0, 0),
+                "put": (10, 0, 0),
+                "settling": (10, 0, 0),
+                "settled": (0, 10, 0),
+                "delivered": (0, 10, 10),
+                "dropping": (0, 10, 10),
+                "dropped": (0, 0, 10),
+            }[step]
+        )
+        assert (("kept", 10) in heard) == (step != "putting")
+        # Nothing but what was acknowledged to its sender is ever there, and all of it leaves in the end.
+        assert spool.put([sealed(i) for i in range(10)]) == (["kept"] * 10 if step in ("putting", "dropped") else ["repeated"] * 10)
+
+
+def check_kills(path: Path, life: Connection, entropy: SeededEntropy, n_kills: int) -> None:
+    """After each kill, all that was acknowledged is delivered or there, and what was deleted had been delivered."""
+    kept: set[int] = set()
+    asked: set[int] = set()
+    delivered: Counter[int] = Counter()
+    for round_ in range(n_kills):
+        life.send(("without_end", path, 10_000 * round_))
+        heard = [life.recv() for _ in range(2 + entropy.below(60))]
+        os.kill(next(pid for what, pid in heard if what == "born"), signal.SIGKILL)
+        for what, i in heard + rest_of(life):
+            if what in ("asked", "kept"):
+                (asked if what == "asked" else kept).update({i, i + 1, i + 2})
+            elif what == "delivered":
+                delivered[i] += 1
+        with Spool(path, SystemEntropy()) as spool:
+            there = [number(one) for (one,) in spool._db.execute("SELECT sealed FROM packets")]
+            assert len(set(there)) == len(there)
+            assert kept <= set(there) | set(delivered), "something is lost"
+            assert set(there) | set(delivered) <= asked
+            assert spool._db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    # Only a part that was on its way when the process died can have been sent twice.
+    assert sum(n - 1 for n in delivered.values()) <= 2 * n_kills
+    assert kept
+
+
+def test_a_relay_is_killed_at_any_moment(path: Path, life: Connection, entropy: SeededEntropy) -> None:
+    check_kills(path, life, entropy, 8)
+
+
+@pytest.mark.soak
+def test_a_relay_is_killed_at_length(path: Path, life: Connection, entropy: SeededEntropy) -> None:
+    check_kills(path, life, entropy, 300)
+
+
+class Counting(Entropy):
+    """Places one after another, as a counter would give them; shuffles are real."""
+
+    def __init__(self, inner: SeededEntropy) -> None:
+        self._inner, self._n = inner, 0
+
+    def bytes(self, n: int) -> bytes:
+        self._n += 1
+        return self._n.to_bytes(n, "big")
+
+    def below(self, bound: int) -> int:
+        return self._inner.below(bound)
+
+
+def order_of_release(path: Path, entropy: Entropy, n: int) -> list[int]:
+    with Spool(path, entropy) as spool:
+        spool.keep_phase(STUDY, 0, WINDOW)
+        for i in range(0, n, 50):
+            spool.put([sealed(j, most=n) for j in range(i, i + 50)])
+        spool.settle(STUDY, 0, 1, 1, n)
+        return released(spool)[0]
+
+
+def is_independent(order: list[int], alpha: float) -> bool:
+    """Kendall's tau: whether the order of release has nothing to do with that of arrival."""
+    return bool(stats.kendalltau(np.arange(len(order)), order).pvalue >= alpha)
+
+
+@statistical(alpha=3 * ALPHA)
+def test_the_order_of_release_has_nothing_to_do_with_that_of_arrival(
+    tmp_path: Path, entropy: SeededEntropy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n, paths = 600, (tmp_path / f"{i}.db" for i in range(10))
+    assert is_independent(order_of_release(next(paths), entropy, n), ALPHA)
+    # The shuffle alone is enough, and so are the places alone.
+    assert is_independent(order_of_release(next(paths), Counting(entropy), n), ALPHA)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "shuffle", lambda *_: None)
+        assert is_independent(order_of_release(next(paths), entropy, n), ALPHA)
+        assert catches(lambda: is_independent(order_of_release(next(paths), Counting(entropy), n), ALPHA))
+
+
+@statistical(alpha=ALPHA)
+def test_all_orders_are_equally_likely(entropy: SeededEntropy) -> None:
+    orders = {order: i for i, order in enumerate(permutations(range(4)))}
+
+    def check(swap: object) -> bool:
+        counts = np.zeros(24)
+        for _ in range(6_000):
+            items = list(range(4))
+            swap(items)  # type: ignore[operator]
+            counts[orders[tuple(items)]] += 1
+        return bool(stats.chisquare(counts).pvalue >= ALPHA)
+
+    def naive(items: list[int]) -> None:
+        # The usual mistake: each is swapped with any, and some orders become likelier than others.
+        for i in range(4):
+            j = entropy.below(4)
+            items[i], items[j] = items[j], items[i]
+
+    assert check(lambda items: shuffle(items, entropy))
+    assert catches(lambda: check(naive))
+
+
+def offsets(path: Path, n: int) -> list[int]:
+    """Where in the file each packet is."""
+    data = path.read_bytes()
+    found = [data.find(packet(i)[:300]) for i in range(n)]
+    assert -1 not in found
+    return found
+
+
+@statistical(alpha=ALPHA)
+def test_after_tidying_the_file_does_not_tell_the_order_either(path: Path, entropy: SeededEntropy) -> None:
+    n = 400
+    with Spool(path, entropy) as spool:
+        for i in range(n):
+            spool.put([sealed(i)])
+        assert spool.tidy() and not spool.tidy()
+        assert Path(f"{path}-wal").stat().st_size == 0
+        assert is_independent(offsets(path, n), ALPHA)
+
+
+def test_a_large_spool_is_not_copied_into_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_REWRITTEN", 400)
+    with Spool(path, SystemEntropy()) as spool:
+        said: list[str] = []
+        spool._db.set_trace_callback(said.append)
+        spool.put([sealed(0)])
+        assert spool.tidy() and said[-2:] == ["VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"]
+        spool.put([sealed(1)])
+        assert spool.tidy() and said[-2:] == ["COMMIT", "PRAGMA wal_checkpoint(TRUNCATE)"]
+
+
+def test_what_is_deleted_is_not_in_the_file(path: Path) -> None:
+    with Spool(path, SystemEntropy()) as spool:
+        spool.keep_phase(STUDY, 0, WINDOW)
+        spool.put([sealed(i) for i in range(1, 40)])
+        spool.settle(STUDY, 0, 1, 1, 100)
+        spool.drop_part(STUDY, 0)
+        spool.tidy()
+        left = b"".join(file.read_bytes() for file in path.parent.iterdir())
+        assert not any(packet(i)[:40] in left for i in range(1, 40))
+
+
+def test_no_column_is_a_time_an_address_or_a_number_that_grows(path: Path) -> None:
+    with Spool(path, SystemEntropy()) as spool:
+        columns = [row[1] for row in spool._db.execute("PRAGMA table_info(packets)")]
+        assert columns == ["place", "study", "phase", "digest", "part", "sealed"]
+        with pytest.raises(sqlite3.OperationalError, match="no such column: rowid"):
+            spool._db.execute("SELECT rowid FROM packets")
+        assert spool._db.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert spool._db.execute("PRAGMA secure_delete").fetchone() == (1,)
+        assert spool._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert list(path.parent.iterdir()) == [path], "the last to close leaves no log"
