@@ -12,7 +12,7 @@ from shoal.errors import ShoalError, UsageError
 from shoal.names import shown
 
 
-class _TerminatedError(KeyboardInterrupt):
+class TerminatedError(KeyboardInterrupt):
     """SIGTERM, which does to a command what an interruption at the terminal does."""
 
 
@@ -54,17 +54,18 @@ def interrupted(error: KeyboardInterrupt, tell: Callable[[ShoalError], None]) ->
     """Say so; the exit code is the one that shells give to whom a signal ends."""
     what = "Interrupted. Nothing is half-written."
     tell(ShoalError("USAGE-003", what, fix="The same command again: join, leave and serve go on where they were."))
-    return 128 + (signal.SIGTERM if isinstance(error, _TerminatedError) else signal.SIGINT)
+    return 128 + (signal.SIGTERM if isinstance(error, TerminatedError) else signal.SIGINT)
 
 
 def heed_termination() -> None:
     """Let whoever ends this process from outside do what an interruption does: nothing half-written, no child left behind."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _terminate)
+        signal.signal(signal.SIGTERM, terminate)
 
 
-def _terminate(*_: object) -> None:
-    raise _TerminatedError
+def terminate(*_: object) -> None:
+    """What SIGTERM does to a command."""
+    raise TerminatedError
 
 
 def _value(kind: Any, tokens: Sequence[Token]) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from cyclopts import Parameter
 
 from shoal.cli.output import emit
 from shoal.cli.picking import pick
+from shoal.command_tasks import run_tasks
 from shoal.errors import TransportError, UsageError
 from shoal.names import shown
 
@@ -48,7 +48,7 @@ def close(
         Print one JSON object.
     """
     key = _key(key_file)
-    data = asyncio.run(_close(url, study, key, ca))
+    data = run_tasks(_close(url, study, key, ca))
     lines = [
         f"study     {shown(data['title'])}, digest {data['short']}",
         f"standing  {shown(data['status'])}{'' if data['reason'] is None else ': ' + shown(data['reason'])}",

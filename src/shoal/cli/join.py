@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import sys
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from shoal.cli.join_view import (
 from shoal.cli.ledger_view import total_data, totals_text
 from shoal.cli.output import emit
 from shoal.clock import SystemClock
+from shoal.command_tasks import run_tasks
 from shoal.entropy import SystemEntropy
 from shoal.errors import BudgetError, ConsentError, SpecError, UsageError
 from shoal.names import shell_word, shown
@@ -146,7 +146,7 @@ def join(
     options = Options(url, data, study, _epsilon(max_epsilon), yes, preview, via, ledger, invitation, ca, out, read_only, review, json)
     if out is not None:
         prepared(out)
-    asyncio.run(_join(options))
+    run_tasks(_join(options))
 
 
 async def _join(options: Options) -> None:

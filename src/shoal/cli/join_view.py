@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from shoal.command_tasks import raising_at_once
 from shoal.messages.codec import to_json
 from shoal.names import counted, shown
 from shoal.participant.consent import Asked
@@ -49,7 +49,7 @@ async def converse(label: str, details: str, preview: Callable[[], Awaitable[str
         # Whoever has interrupted already is not asked.
         await asyncio.sleep(0)
         try:
-            with _interruptible():
+            with raising_at_once():
                 answer = ask(QUESTION).strip().lower()
         except EOFError:
             print()
@@ -64,16 +64,6 @@ async def converse(label: str, details: str, preview: Callable[[], Awaitable[str
                 print(details)
             case _:
                 return answer in ("y", "yes")
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Have Ctrl-C end what waits for a person. Inside an event loop the first one is only taken note of, for when the loop goes on."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def label_text(asked: Asked, way: str) -> str:

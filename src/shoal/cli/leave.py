@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.cli.output import emit
 from shoal.cli.picking import pick
+from shoal.command_tasks import run_tasks
 from shoal.errors import RemoteProtocolError, ShoalError, TransportError
 from shoal.names import counted, shell_word, shown
 
@@ -66,7 +66,7 @@ def leave(study: str, /, *, via: str | None = None, ledger: Path | None = None, 
         with journal.hold(joined.study):
             voided = void_held(book, joined.study)
             journal.stand(joined.study, "left")
-            told = None if way is None else asyncio.run(_tell(journal, joined, manifest, way))
+            told = None if way is None else run_tasks(_tell(journal, joined, manifest, way))
         entries = [entry for entry in book.entries() if entry.study == joined.study]
     digest = short(bytes.fromhex(joined.study))
     epsilon, sent = sum(entry.cost for entry in voided), sent_data(entries)

@@ -20,6 +20,7 @@ import numpy as np
 
 from shoal import command_lines, tables
 from shoal.clock import Clock, SystemClock
+from shoal.command_tasks import run_tasks
 from shoal.entropy import Entropy, SystemEntropy
 from shoal.errors import ShoalError, UsageError
 from shoal.names import counted, shell_word, shown
@@ -280,7 +281,7 @@ def main(
         raise UsageError("USAGE-001", "A fleet needs an address and a table.", fix="URL --data rows.csv, or --roster FILE")
     print("This is for tests and demonstrations: whoever runs it holds all rows.", file=sys.stderr)
     waters = Waters(url, directory, clock, entropy, ca, out, via, from_addresses)
-    ended = asyncio.run(fleet(waters, tables.read(data), participants, study=study, holder=holder, at_once=at_once, tell=_show))
+    ended = run_tasks(fleet(waters, tables.read(data), participants, study=study, holder=holder, at_once=at_once, tell=_show))
     print(end="\n" if sys.stderr.isatty() else "", file=sys.stderr)
     print(_line(ended, participants))
     failed = [one for one in ended.values() if isinstance(one, ShoalError)]
