@@ -62,18 +62,19 @@ _PAIRS = """
   is the bottleneck; where the loader's is near 1, the loader is; where neither is busy, the store's disk is, or somebody else has the
   cores.
 - At the end of each run the instances must have seen exactly as many updates as were acknowledged, or there are no figures.
-- What keeps a pair from 1 is what an update is for. A coordinator changed for once so as to acknowledge updates and to do nothing with them
-  came to a CPU ratio of .83 at 387 weights and 1.1 at 50,000 (16 November 2026, busy cores). The rest is the filter against spam, the
-  blend, and the mean and spread of all instances: some twenty passes of NumPy over the weights.
-- Admission is the last word of a row: `open`, or `token`, where each update spends one number of a ticket, written to the disk before it
-  is answered. SQLite merges what waits in one transaction, and a merge survives any death of a process. Redis is asked for one instance
-  and one merge at a time, over a socket of the machine, and keeps no file here."""
+- What keeps a pair from 1 is what an update is for: the filter against spam, the blend, and the mean and spread of all instances. For
+  models of 10,000 weights and more they are compiled by numba, which the extra `sim` has and this run has used; without it they are some
+  twenty passes of NumPy, which take four times as long.
+- Admission is the last word of a row: `open`, or `token` with `--tickets`, where each update spends one number of a ticket, written to
+  the disk before it is answered. SQLite merges what waits in one transaction, and a merge survives any death of a process. Redis is asked
+  for one instance and one merge at a time, over a socket of the machine, and keeps no file here."""
 
 _REST = """
 ## AnonML and SDQ
 
-- 4,000 people enrol by signed requests, then each sends one answer: 64 connections, one worker, SQLite with a synchronised write before
-  every acknowledgement. All that was acknowledged is counted. Submissions that wait together are written together, enrolments one by one.
+- 4,000 people enrol by signed requests, then each sends one answer (with `--tickets`; what tokens cost is [measured](tokens.md) apart):
+  64 connections, one worker, SQLite with a synchronised write before every acknowledgement. All that was acknowledged is counted.
+  Submissions that wait together are written together, enrolments one by one.
 - Ten databases with ledgers and journals of their own, all in one process by the code of `shoal join`, answer five histograms of 10,000
   cells by secure sums through the mailboxes. A round's seconds are all parties' together on the cores of this machine, and include
   enrolment and the small round of the model."""

@@ -101,7 +101,7 @@ class Coordinator:
 
 @contextmanager
 def coordinator(text: str, *options: str, models: str = "sqlite", workers: int = 1) -> Iterator[Coordinator]:
-    """Serve a study until the caller is done.
+    """Serve a study until the caller is done; anonymous packets by tickets, since the benchmark of tokens measures what those cost.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def coordinator(text: str, *options: str, models: str = "sqlite", workers: int =
 
 
 def _serve(home: Path, redis: int | None, *options: str) -> Iterator[Coordinator]:
-    command = [sys.executable, "-m", "benchmarks.speed.server_process", "study.toml", "--port", "0", "--json", *options]
+    command = [sys.executable, "-m", "benchmarks.speed.server_process", "study.toml", "--port", "0", "--tickets", "--json", *options]
     paths = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     with subprocess.Popen(command, cwd=home, env=environment, stdout=subprocess.PIPE, text=True) as process:

@@ -17,6 +17,7 @@ from http import HTTPStatus
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shoal.coordinator.devices import Devices, Entry
+from shoal.coordinator.models.base import Body
 from shoal.transport.connections import sent_whole
 from shoal.transport.problems import HEADERS, problem
 from shoal.transport.routes import RAW, study_route
@@ -34,10 +35,10 @@ class _Answer:
         self._head = b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode())
         self._head += b"".join(b"%b: %b\r\n" % header for header in all_headers)
 
-    async def __call__(self, send: Send, body: bytes = b"") -> None:
-        if not sent_whole(send, self._head, body):
+    async def __call__(self, send: Send, *body: Body) -> None:
+        if not sent_whole(send, self._head, *body):
             await send(self._start)
-            await send({"type": "http.response.body", "body": body})
+            await send({"type": "http.response.body", "body": b"".join(body)})
 
 
 _TAKEN = _Answer(HTTPStatus.ACCEPTED, 0)
@@ -87,7 +88,7 @@ class _Draw:
         self._answer = _Answer(HTTPStatus.OK, entry.n_drawn, (b"content-type", RAW.encode()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        await self._answer(send, await self._draw())
+        await self._answer(send, *await self._draw())
 
 
 class _Update:

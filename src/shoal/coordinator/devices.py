@@ -20,7 +20,7 @@ from typing import TypeVar
 from shoal.clock import Clock
 from shoal.coordinator.admission import Admission, Signed, Tickets, Tokens
 from shoal.coordinator.hosting import milliseconds
-from shoal.coordinator.models.base import ModelStore, as_weights
+from shoal.coordinator.models.base import Body, ModelStore, as_weights
 from shoal.coordinator.models.memory import MemoryModels
 from shoal.coordinator.refusals import Refusals
 from shoal.coordinator.results import Merged, result_of
@@ -68,11 +68,11 @@ class Entry:
         self.n_bytes = ID_BYTES + self.n_drawn
         self._count, self._is_guarded = count, admission.header is not None
         self.is_over = False
-        self._draws = None if executor is None else Batched[None, bytes](self._draw_some, executor, _MOST_AT_ONCE)
+        self._draws = None if executor is None else Batched[None, tuple[bytes, Body]](self._draw_some, executor, _MOST_AT_ONCE)
         self._updates = Batched[Arrival, str](serving.update_many, executor, _MOST_AT_ONCE)
 
-    async def draw(self) -> bytes:
-        """Epoch and weights; `RequestError` 410 after the end."""
+    async def draw(self) -> tuple[bytes, Body]:
+        """Epoch and weights, as they travel; `RequestError` 410 after the end."""
         if self.is_over:
             raise over(self.digest)
         return self._draw() if self._draws is None else await self._draws(None)
@@ -116,7 +116,7 @@ class Entry:
         if as_weights(weights).min() < -LIMIT:
             raise _out_of_range()
         # A draw tells the epoch of this moment: other workers may have merged much since this one looked.
-        if epoch > self.serving.n_merged // self.serving.params.epoch_updates and epoch > _epoch_of(await self.draw()):
+        if epoch > self.serving.n_merged // self.serving.params.epoch_updates and epoch > int.from_bytes((await self.draw())[0], "little"):
             raise _early(epoch)
         if named is not None:
             await self.admission.use(named)
@@ -133,21 +133,17 @@ class Entry:
         elif outcome != "repeated":
             self._count("stale" if outcome == "stale" else "spam")
 
-    def _draw(self) -> bytes:
+    def _draw(self) -> tuple[bytes, Body]:
         epoch, weights = self.serving.draw()
-        return epoch.to_bytes(EPOCH_BYTES, "little") + weights
+        return epoch.to_bytes(EPOCH_BYTES, "little"), weights
 
-    def _draw_some(self, asked: list[None]) -> list[bytes]:
+    def _draw_some(self, asked: list[None]) -> list[tuple[bytes, Body]]:
         return [self._draw() for _ in asked]
 
 
 def _parts(body: bytes) -> tuple[int, memoryview]:
     """The epoch and the weights of an update."""
     return int.from_bytes(body[ID_BYTES:_HEAD_BYTES], "little"), memoryview(body)[_HEAD_BYTES:]
-
-
-def _epoch_of(drawn: bytes) -> int:
-    return int.from_bytes(drawn[:EPOCH_BYTES], "little")
 
 
 def _out_of_range() -> RemoteProtocolError:

@@ -28,6 +28,7 @@ from shoal.protocols.ddml.merging import LIMIT, Weights, initial, part_of, stead
 from shoal.protocols.ddml.messages import ID_BYTES
 from shoal.protocols.ddml.model import GLM
 from shoal.protocols.ddml.params import Params
+from shoal.protocols.ddml.passes import moments_by, passes_for
 from shoal.protocols.ddml.spam import OUT_OF_RANGE
 from shoal.protocols.ddml.step import make_step
 from shoal.study.ddml import filter_of, params_of
@@ -69,12 +70,15 @@ class Judge(Protocol):
 def _moments(instances: Weights) -> tuple[Floats, Floats]:
     """Mean and standard deviation of each weight, as `centre_and_spread` has them, in blocks: what lies between stays in the cache."""
     k, p = instances.shape
-    centre, spread, ones = np.empty(p), np.zeros(p), np.ones(k)
+    passes = passes_for(p)
+    if passes is not None:
+        return moments_by(passes, instances)
+    centre, spread = np.empty(p), np.zeros(p)
     for start in range(0, p, _BLOCK):
         part = slice(start, start + _BLOCK)
         block = instances[:, part].astype(np.float64)
-        # Whole numbers: their sum is exact in any order.
-        centre[part] = ones @ block / k
+        # Whole numbers: their sum is exact in any order. A product of matrices would keep threads waiting for each other.
+        centre[part] = np.add.reduce(block, axis=0) / k
         if k > 1:
             block -= centre[part]
             spread[part] = np.sqrt(np.einsum("kp,kp->p", block, block) / (k - 1))
@@ -175,7 +179,7 @@ class Serving:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def draw(self) -> tuple[int, bytes]:
+    def draw(self) -> tuple[int, Body]:
         """The epoch, and a random instance."""
         self._n_merged, weights = self._store.draw(self._study, self._entropy.below(self._k))
         return self._n_merged // self._epoch_updates, weights

@@ -48,7 +48,7 @@ _TOO_SLOW, _TOO_LARGE, _TOO_MUCH_HEAD = (
 )
 
 
-def sent_whole(send: Send, head: bytes, body: bytes) -> bool:
+def sent_whole(send: Send, head: bytes, *body: bytes | memoryview) -> bool:
     """Answer a request with one write. uvicorn makes two of it, and a write costs as much as all the rest of a small answer.
 
     Parameters
@@ -56,7 +56,8 @@ def sent_whole(send: Send, head: bytes, body: bytes) -> bool:
     send
         As an ASGI application is given it.
     head, body
-        The status line and the headers, which say how long the body is, without the empty line after them.
+        The status line and the headers, which say how long the body is, without the empty line after them; and the body, in any number
+        of parts, which are not copied.
 
     Returns
     -------
@@ -73,7 +74,7 @@ def sent_whole(send: Send, head: bytes, body: bytes) -> bool:
     cycle.waiting_for_100_continue = False
     start = b"".join([head, *(b"%b: %b\r\n" % header for header in cycle.default_headers), b"\r\n"])
     if body:
-        cycle.transport.writelines((start, body))
+        cycle.transport.writelines((start, *body))
     else:
         cycle.transport.write(start)
     cycle.message_event.set()

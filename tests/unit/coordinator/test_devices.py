@@ -59,7 +59,7 @@ def is_over(entry: Entry) -> bool:
 
 async def send(entry: Entry, entropy: SeededEntropy, n: int) -> None:
     for _ in range(n):
-        await entry.update("", improved(await entry.draw(), entropy), None)
+        await entry.update("", improved(b"".join(await entry.draw()), entropy), None)
 
 
 async def send_signed(entry: Entry, who: Identity, number: int, body: bytes, clock: ManualClock, entropy: SeededEntropy) -> None:
@@ -77,7 +77,7 @@ def test_a_study_is_done_when_enough_was_merged(store: Store, models: ModelStore
         await send(entry, entropy, 19)
         assert await devices.n_merged(hosted.digest) == 19
         assert await devices.step(hosted) is None
-        drawn = await entry.draw()
+        drawn = b"".join(await entry.draw())
         await entry.update("", improved(drawn, entropy)[:-1], None)
         await send(entry, entropy, 1)
         assert is_over(entry)
@@ -158,7 +158,7 @@ def test_nothing_is_merged_into_a_study_that_was_closed(tmp_path: Path, clock: M
         async def main() -> None:
             aware, unaware = Devices(store, here, clock, entropy), Devices(store, there, clock, entropy)
             entry, late = await entry_of(aware, hosted), await entry_of(unaware, hosted)
-            body = improved(await entry.draw(), entropy)
+            body = improved(b"".join(await entry.draw()), entropy)
             await entry.update("", body, None)
             assert here.knows(hosted.digest, body[:16], 0)
             store.end(hosted.digest, Ending("closed"))
@@ -246,7 +246,7 @@ def test_a_key_that_has_left_is_known_for_ten_seconds(store: Store, clock: Manua
         entry = await entry_of(devices, hosted)
 
         async def update(number: int) -> None:
-            body = improved(await entry.draw(), entropy)
+            body = improved(b"".join(await entry.draw()), entropy)
             await send_signed(entry, identity, number, body, clock, entropy)
 
         await update(0)
@@ -272,7 +272,7 @@ def test_a_key_is_merged_as_often_as_the_study_says(store: Store, models: ModelS
         entry = await entry_of(devices, hosted)
         codes = []
         for number, n in [(0, 2), (0, 1), (1, 1), (2, 1), (1, 1)]:
-            body = improved(await entry.draw(), entropy)
+            body = improved(b"".join(await entry.draw()), entropy)
             for _ in range(n):
                 try:
                     await send_signed(entry, identity, number, body, clock, entropy)
@@ -295,7 +295,7 @@ def test_an_update_that_is_refused_leaves_its_number_free(
     async def main() -> None:
         devices = Devices(store, models, clock, entropy)
         entry = await entry_of(devices, hosted)
-        body = improved(await entry.draw(), entropy)
+        body = improved(b"".join(await entry.draw()), entropy)
         for bad, code in (
             (body[:16] + (1).to_bytes(8, "little") + body[24:], "DDML-001"),
             (body[:24] + bytes([0, 0, 0, 128]) + body[28:], "MSG-005"),
@@ -323,7 +323,7 @@ def test_an_epoch_that_began_at_another_worker_has_begun(tmp_path: Path, clock: 
             n = entry.serving.params.epoch_updates
             slots = here.all_instances(hosted.digest)
             here.merge_many(hosted.digest, [Arriving(i % 5, entropy.bytes(16), 0, slots[i % 5].tobytes()) for i in range(n)], 1.0)
-            body = improved(await entry.draw(), entropy)
+            body = improved(b"".join(await entry.draw()), entropy)
             assert (body[16], late.serving.n_merged) == (1, 0)
             await send_signed(late, identity, 0, body, clock, entropy)
             assert there.n_merged(hosted.digest) == n + 1
@@ -341,7 +341,7 @@ def test_neither_tickets_nor_bodies_are_in_the_store(tmp_path: Path, clock: Manu
         async def main() -> bytes:
             devices = Devices(store, MemoryModels(), clock, entropy)
             entry = await entry_of(devices, hosted)
-            body = improved(await entry.draw(), entropy)
+            body = improved(b"".join(await entry.draw()), entropy)
             await entry.update("", body, f"{ticket.hex()} 0")
             assert entry.serving.n_merged == 1
             await devices.stop()

@@ -42,7 +42,7 @@ class Drawn(NamedTuple):
     """An instance, and how many updates had been merged in all."""
 
     n_merged: int
-    weights: bytes
+    weights: Body
 
 
 class Arriving(NamedTuple):
@@ -82,12 +82,14 @@ def as_weights(body: Body) -> Weights:
     return np.frombuffer(body, WEIGHT)
 
 
-def after(instance: Body, update: Body, part: float) -> bytes:
-    """An instance after an update. An update that replaces it is not copied if it came as bytes."""
-    return bytes(update) if part == 1 else merged(as_weights(instance), as_weights(update), part).tobytes()
+def after(instance: Body, update: Body, part: float) -> Body:
+    """An instance after an update, to be read only. An update that replaces it is not copied if it came as bytes."""
+    if part == 1:
+        return bytes(update)
+    return merged(as_weights(instance), as_weights(update), part).data.cast("B").toreadonly()
 
 
-def stacked(instances: list[bytes]) -> Weights:
+def stacked(instances: Sequence[Body]) -> Weights:
     """``(k, p)``, read only: all instances, with one copy."""
     return as_weights(b"".join(instances)).reshape(len(instances), -1)
 

@@ -14,7 +14,7 @@ from shoal.protocols.ddml.merging import Weights
 @dataclass
 class _Study:
     shape: tuple[int, int]
-    instances: list[bytes]
+    instances: list[Body]
     n_merged: int = 0
     kept_from: int = 0
     names: defaultdict[int, set[bytes]] = field(default_factory=lambda: defaultdict(set))
@@ -23,11 +23,11 @@ class _Study:
 
 
 class MemoryModels(ModelStore):
-    """Instances as immutable bytes; a merge puts others in their place.
+    """Instances as bytes that nobody changes; a merge puts others in their place.
 
     Notes
     -----
-    Threads may share it. Copies of a model: a draw makes none; a replacement none, if it came as bytes; a blend one, after its arithmetic.
+    Threads may share it. Copies of a model: a draw makes none; a replacement and a blend none, if the update came as bytes.
     Nothing reaches a disk, short of swapped memory.
 
     Examples

@@ -116,7 +116,7 @@ class RedisModels(ModelStore):
         while True:
             # The version is read before the instance: what is written between the two is found out.
             version, instance = (b"", b"") if part == 1 else self._read(study, f"version:{slot}", slot)
-            outcome, n_merged = self._run("merge", keys, [slot, id, epoch, after(instance, update, part), version])
+            outcome, n_merged = self._run("merge", keys, [slot, id, epoch, bytes(after(instance, update, part)), version])
             if outcome == b"unknown":
                 raise unknown(study)
             if outcome != b"changed":

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from shoal.entropy import Entropy
 from shoal.mechanisms.gaussian import gaussian_sampler
+from shoal.protocols.ddml.passes import in_one_piece, passes_for
 
 Weights = npt.NDArray[np.int32]
 
@@ -46,6 +47,11 @@ def merged(instance: Weights, update: Weights, part: float) -> Weights:
     """
     if part == 1:
         return update
+    passes = passes_for(instance.size)
+    if passes is not None:
+        blended = np.empty(instance.size, np.int32)
+        passes.blend(in_one_piece(instance), in_one_piece(update), part, blended)
+        return blended
     old, moved = instance.astype(np.float64), update.astype(np.float64)
     moved -= old
     moved *= part

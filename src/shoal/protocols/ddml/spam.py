@@ -17,6 +17,7 @@ from shoal.entropy import SeededEntropy
 from shoal.protocols.ddml.honest import Deviations, Kind, Moves, centre_and_spread, deviations, moves_of, scales, sigma_of
 from shoal.protocols.ddml.merging import LIMIT, Weights
 from shoal.protocols.ddml.params import Params
+from shoal.protocols.ddml.passes import in_one_piece, passes_for
 from shoal.protocols.ddml.step import make_step
 
 Values = npt.NDArray[np.float32]
@@ -159,25 +160,38 @@ class Gauge:
         self._sigma, self._rms, self._largest = limits[0] / params.gamma(), limits[1] ** 2 * centre.size, limits[2]
         self._centre, self._spread = centre.astype(np.float32), spread
         self._parts: dict[float, Values] = {}
+        self._passes = passes_for(centre.size)
 
     def judge(self, weights: Weights, epoch: int = 0) -> str | None:
         """Why an update ``(p,)`` is refused, or None; see `Filter.judge`."""
-        # Of few weights, argmin is found three times as fast as min.
-        if weights[weights.argmin()] < -LIMIT:
-            return OUT_OF_RANGE
         gamma = self._gamma(epoch)
         parts = self._parts.get(gamma)
         if parts is None:
             parts = self._parts[gamma] = self._parts_of(gamma)
+        square, is_beyond, lowest = self._deviations(weights, parts)
+        if lowest < -LIMIT:
+            return OUT_OF_RANGE
+        if square > self._rms:
+            return ALL_TOO_FAR
+        return ONE_TOO_FAR if is_beyond else None
+
+    def _deviations(self, weights: Weights, parts: Values) -> tuple[float, bool, int]:
+        """The sum of squares of all deviations, whether one is too large, and the lowest weight."""
+        if self._passes is not None:
+            square, n_beyond, low = self._passes.deviations(in_one_piece(weights), self._centre, parts, self._largest**2)
+            return square, n_beyond > 0, low
         z = weights.astype(np.float32)
         z -= self._centre
         z *= parts
-        if z.dot(z) > self._rms:
-            return ALL_TOO_FAR
-        return ONE_TOO_FAR if max(z[z.argmax()], -z[z.argmin()]) > self._largest else None
+        # Of few weights, argmin is found three times as fast as min; a product of vectors as long as these is for one thread.
+        is_beyond = max(z[z.argmax()], -z[z.argmin()]) > self._largest
+        return float(np.einsum("i,i->", z, z)), bool(is_beyond), int(weights[weights.argmin()])
 
     def _parts_of(self, gamma: float) -> Values:
         """What deviations are multiplied by, for the noise at this learning rate."""
-        pooled = float(self._spread @ self._spread) / self._spread.size
-        parts: Values = (1 / np.sqrt(scales(self._spread**2, pooled, self._sigma * gamma))).astype(np.float32)
-        return parts
+        pooled = float(np.einsum("i,i->", self._spread, self._spread)) / self._spread.size
+        if self._passes is not None:
+            parts = np.empty(self._spread.size, np.float32)
+            self._passes.units(self._spread, float(scales(np.zeros(1), pooled, self._sigma * gamma)[0]), parts)
+            return parts
+        return (1 / np.sqrt(scales(self._spread**2, pooled, self._sigma * gamma))).astype(np.float32)
