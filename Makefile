@@ -12,7 +12,7 @@ TRACED := $(addprefix tests/unit/,$(GUARDED))
 # Tests start hundreds of programs, and each would compile all of shoal anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check types untraced soak data docs vectors format bench clean
+.PHONY: demo test check types untraced soak tor data docs vectors format bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/shoal hello
@@ -38,6 +38,9 @@ untraced: $(VENV)/.dev
 soak: $(VENV)/.dev
 	SHOAL_FRESH_SEEDS=1 SHOAL_FUZZ_EXAMPLES=100000 $(PYTEST) $(PARALLEL) tests/property tests/statistical tests/e2e
 	$(PYTEST) $(PARALLEL) tests/unit tests/contract -m soak
+
+tor: $(VENV)/.dev  # a private Tor network on this machine, until Ctrl-C
+	$(BIN)/python -m tools.tornet
 
 data: $(VENV)/.core
 	$(BIN)/python tools/data.py

@@ -83,6 +83,7 @@ class Scene:
     releasing: Releasing
     coordinator: httpx2.AsyncClient
     http: httpx2.AsyncClient
+    app: Any
     wire: Wire
     told: list[str]
 
@@ -121,18 +122,21 @@ class Scene:
 
 
 class Wire(httpx2.AsyncBaseTransport):
-    """The way from the relay to the coordinator, which can be cut, and by which all that passes is seen."""
+    """The way from the relay to the coordinator, which can be cut, or answer batches itself, and by which all that passes is seen."""
 
     def __init__(self, app: Any) -> None:
         self._inner = httpx2.ASGITransport(app=app)
         self.requests: list[httpx2.Request] = []
         self.is_cut = False
         self.loses_answers = False
+        self.says: tuple[int, bytes] | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if self.is_cut:
             raise httpx2.ConnectError("cut")
         self.requests.append(request)
+        if self.says is not None and request.url.path.endswith("/batches"):
+            return httpx2.Response(self.says[0], stream=httpx2.ByteStream(self.says[1]))
         response = await self._inner.handle_async_request(request)
         if self.loses_answers:
             raise httpx2.ReadError("lost")
@@ -145,7 +149,7 @@ class Wire(httpx2.AsyncBaseTransport):
 
 
 @asynccontextmanager
-async def scene(folder: Path, n: int = 3, **more: Any) -> AsyncIterator[Scene]:
+async def scene(folder: Path, n: int = 3, *, has_looked: bool = True, sees_senders: bool = True, **more: Any) -> AsyncIterator[Scene]:
     """A coordinator with one study, whose first phase is open, and a relay that has heard of it."""
     url, clock = f"sqlite:{folder / 'store.db'}", ManualClock()
     with open_store(url) as store, open_models(None, url) as models:
@@ -162,12 +166,13 @@ async def scene(folder: Path, n: int = 3, **more: Any) -> AsyncIterator[Scene]:
                 told: list[str] = []
                 remote = Remote(TO, transport=wire)
                 following = Following(remote, spool, clock, told.append)
-                desk = Desk(following, remote, spool, clock, executor)
-                http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=make_app(desk)), base_url=RELAY)
+                app = make_app(Desk(following, remote, spool, clock, executor, sees_senders=sees_senders))
+                http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=RELAY)
                 straight = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=wire._inner.app), base_url=TO)
                 releasing = Releasing(following, remote, spool, clock)
-                await following.look()
+                if has_looked:
+                    await following.look()
                 async with http, straight:
-                    yield Scene(office, store, manifest, clock, remote, spool, following, releasing, straight, http, wire, told)
+                    yield Scene(office, store, manifest, clock, remote, spool, following, releasing, straight, http, app, wire, told)
         finally:
             await office.stop()

@@ -20,6 +20,10 @@ STEPS = ("putting", "put", "settling", "settled", "delivered", "dropping", "drop
 """After which a process can die. In those that end in -ing a transaction is open, and is never committed."""
 
 
+REFUSED_STEPS = ("returning", "returned", "settling again", "settled again")
+"""The same of a relay whose batch is refused."""
+
+
 def packet(i: int) -> bytes:
     return i.to_bytes(4, "big") * 100
 
@@ -38,7 +42,7 @@ def nursery(link: Connection) -> None:
         work, *arguments = link.recv()
         pid = os.fork()
         if pid == 0:
-            {"once": once, "without_end": without_end}[work](*arguments, link)
+            {"once": once, "refused": refused, "without_end": without_end}[work](*arguments, link)
             os._exit(0)
         link.send(("born", pid))
         os.waitpid(pid, 0)
@@ -88,6 +92,24 @@ def once(path: Path, die_after: str, link: Connection) -> None:
                 case "dropping":
                     for part in spool.parts(STUDY):
                         spool.drop_part(STUDY, part)
+            if step == die_after:
+                _die()
+
+
+def refused(path: Path, die_after: str, link: Connection) -> None:
+    """A batch of ten packets is refused, for the last five, which are rubbish; what is left goes again."""
+    with Spool(path, SystemEntropy()) as spool:
+        spool.keep_phase(STUDY, 0, WINDOW)
+        spool.put([Sealed(STUDY, 0, packet(i), 100) for i in range(10)])
+        spool.settle(STUDY, 0, 1, 5, 100)
+        link.send(("kept", 10))
+        for step in REFUSED_STEPS:
+            if step == die_after and step in ("returning", "settling again"):
+                _die_in_transaction()
+            if step == "returning":
+                spool.return_part(STUDY, 0, [packet(i) for i in range(5, 10)])
+            elif step == "settling again":
+                assert spool.settle_again(STUDY, 100) == 5
             if step == die_after:
                 _die()
 

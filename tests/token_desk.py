@@ -69,6 +69,9 @@ class Relayed(Via):
     def transport(self, *, is_apart: bool) -> httpx2.AsyncBaseTransport:
         raise AssertionError("a desk needs none")
 
+    def allow(self, manifest: Manifest) -> None:
+        pass
+
     async def check(self, manifest: Manifest) -> None:
         self.desk.n_checked += 1
 
@@ -115,7 +118,7 @@ class TokenDesk(Desk):
 
     async def members(self, study: str) -> Members:
         self.n_members += 1
-        return await self._call(lambda: Members(keys=tuple(sorted(set(self.registered) - self.hidden))))
+        return await self._call(lambda: Members(joined=b"".join(sorted(set(self.registered) - self.hidden))))
 
     async def received(self, study: str) -> Received:
         self.n_looks += 1

@@ -22,6 +22,7 @@ from shoal.coordinator.store.opening import open_store
 from shoal.coordinator.store.statements import EMPTIED
 from shoal.entropy import SeededEntropy
 from shoal.errors import RemoteProtocolError, StoreError
+from shoal.study.anonymity import scope_of_study
 from store_child import FAR, HOSTED, STUDY, accept, answer, digest, fold, state_of
 
 PROCESSES.set_forkserver_preload(["shoal.coordinator.store.sqlite", "shoal.coordinator.store.postgres"])
@@ -289,8 +290,9 @@ def test_a_registration_needs_an_open_study_and_what_was_issued_stays(epoch: Sto
 
 
 def test_an_invitation_makes_one_member(store: Store, other: Store) -> None:
-    for hosted in (FIRST, SECOND):
-        store.publish(replace(hosted, by_invitation=True), [digest("x")])
+    store.publish(replace(FIRST, by_invitation=True), [digest(code) for code in "xz"])
+    store.publish(replace(SECOND, by_invitation=True))
+    store.publish(replace(ALONE, by_invitation=True), [digest("alone")])
 
     def invited(key: bytes, study: Hosted, code: str | None) -> bytes:
         return other.register(study.digest, key, digest("c"), b"signed " + key, None if code is None else digest(code))[1]
@@ -301,9 +303,69 @@ def test_an_invitation_makes_one_member(store: Store, other: Store) -> None:
     assert store.members(FIRST.digest) == (), "what was refused has left nothing"
     assert invited(b"anna", FIRST, "x") == b"signed anna"
     assert invited(b"anna", FIRST, None) == invited(b"anna", SECOND, None) == b"signed anna", "a member needs no second one"
+    # A code is good in all studies of the scope, once, and in no other.
+    for study, code in ((FIRST, "x"), (SECOND, "x"), (SECOND, "alone"), (ALONE, "z")):
+        with pytest.raises(RemoteProtocolError, match="ENROL-001"):
+            invited(b"bert", study, code)
+    # Also when the one that it came with has ended: the epoch goes on.
+    store.end(FIRST.digest, Ending("closed"))
+    assert invited(b"bert", SECOND, "z") == b"signed bert"
     with pytest.raises(RemoteProtocolError, match="ENROL-001"):
-        invited(b"bert", FIRST, "x")
-    assert invited(b"bert", SECOND, "x") == b"signed bert"
+        invited(b"carl", SECOND, "z")
+
+
+def test_invitations_to_a_study_that_is_of_no_epoch_end_with_it(store: Store) -> None:
+    alone = Hosted(digest("by itself").hex(), b"m", 0, 1, by_invitation=True, scope=scope_of_study(digest("by itself")))
+    second = Hosted(digest("by another").hex(), b"m", 0, 1, by_invitation=True, scope=alone.scope)
+    for hosted in (alone, second):
+        store.publish(hosted, [digest("x")] if hosted is alone else ())
+    store.end(alone.digest, Ending("closed"))
+    with pytest.raises(RemoteProtocolError, match="ENROL-001"):
+        store.register(second.digest, b"anna", digest("c"), b"signed", digest("x"))
+
+
+def test_codes_are_used_once_at_whichever_study(store: Store, other: Store) -> None:
+    store.publish(replace(FIRST, by_invitation=True), [digest("x")])
+    store.publish(replace(SECOND, by_invitation=True))
+
+    def use(each: Store, study: Hosted, key: bytes) -> str:
+        try:
+            each.register(study.digest, key, digest("c"), b"signed", digest("x"))
+        except RemoteProtocolError as error:
+            return error.code
+        return "in"
+
+    outcomes = at_once(*[lambda i=i: use((store, other)[i % 2], (FIRST, SECOND)[i % 2], b"key %d" % i) for i in range(6)])
+    assert sorted(outcomes) == ["ENROL-001"] * 5 + ["in"] and len(other.members(FIRST.digest)) == 1
+
+
+def test_lists_are_told_a_page_at_a_time(epoch: Store, other: Store) -> None:
+    for key in ("anna", "bert", "carl"):
+        register(epoch, key, commitment=key)
+    assert other.members(FIRST.digest, most=2) == (b"anna", b"bert") and other.members(FIRST.digest, b"bert", 2) == (b"carl",)
+    names = sorted(digest(i) for i in range(3))
+    epoch.accept(FIRST.digest, [Incoming("", b"answer", name, name) for name in names], FAR)
+    assert other.submitted(FIRST.digest, most=2) == tuple(names[:2]) and other.submitted(FIRST.digest, names[1], 2) == (names[2],)
+
+
+def test_a_list_stands_still_until_the_next(epoch: Store, other: Store) -> None:
+    names = [digest(i) for i in range(4)]
+
+    def arrive(i: int) -> None:
+        epoch.accept(FIRST.digest, [Incoming("", b"answer", names[i], names[i])], FAR)
+
+    arrive(0)
+    for store in (epoch, other):
+        assert store.told(FIRST.digest, 1, b"", 10) == (names[0],)
+    arrive(1)
+    assert other.told(FIRST.digest, 1, b"", 10) == (names[0],)
+    assert other.told(FIRST.digest, 2, b"", 10) == tuple(sorted(names[:2]))
+    arrive(2)
+    # Whoever is late with the first list is told the second.
+    assert epoch.told(FIRST.digest, 1, b"", 10) == epoch.told(FIRST.digest, 2, b"", 10) == tuple(sorted(names[:2]))
+    assert epoch.told(FIRST.digest, 2, min(names[:2]), 10) == (max(names[:2]),)
+    epoch.end(FIRST.digest, Ending("closed"))
+    assert other.submitted(FIRST.digest) == tuple(sorted(names[:3]))
 
 
 def test_a_registration_that_comes_again_does_not_undo_a_leave(epoch: Store) -> None:

@@ -32,7 +32,7 @@ from shoal.names import shell_word, shown
 from shoal.participant.consent import Asked, refuse_price
 from shoal.participant.journal import Joined, Role
 from shoal.participant.ledger_file import default_path
-from shoal.participant.offers import Offer
+from shoal.participant.offers import Offer, names_all
 from shoal.participant.outputs import prepared
 from shoal.participant.peers import encode
 from shoal.participant.preview import Drawn
@@ -42,6 +42,8 @@ from shoal.participant.via import Via, via_of
 from shoal.privacy.rounding import show
 from shoal.study.manifest import Manifest
 from shoal.table_files import Table
+
+_RELAYED = "ohttp"
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def join(
     data
         Your table (.csv, .csv.gz, .parquet, .db#table). It is read here and goes nowhere. Not needed again in a study that you are in.
     study
-        The digest of the study, or its beginning, where the coordinator has several.
+        The digest of the study, or its beginning, where the coordinator has several. Its 64 digits are good for this study and no other.
     max_epsilon
         The most epsilon that all you send may cost, as your ledger counts it; a study that asks for more is refused.
     yes
@@ -155,10 +157,12 @@ async def _join(options: Options) -> None:
         session = await stack.enter_async_context(opened(path, options.url, SystemClock(), SystemEntropy(), options.ca, options.way()))
         session = await _rerouted(stack, options, session, _remembered(options, session))
         offer = await session.offer(options.study, is_review=options.review)
-        session = await _rerouted(stack, options, session, offer.manifest)
+        if options.via is None:
+            session = await _rerouted(stack, options, session, offer.manifest)
         session.refuse_role(offer, options.role)
         if session.taken_up(offer) is None:
             await session.client.via.check(offer.manifest)
+        rests_on_relay = _rests_on_relay(options, session, offer)
         source = _source(options, session.journal.study(offer.digest))
         table, asked = _table(offer, source), session.asked(offer, source)
         if options.role == "sharer" and session.taken_up(offer) is None:
@@ -179,7 +183,7 @@ async def _join(options: Options) -> None:
             kept = None
             if options.out is not None and finished.standing != "aborted":
                 kept = await session.keep(offer, finished, options.out, say)
-        _report(options, session, offer, asked, finished, kept)
+        _report(options, session, offer, asked, finished, kept, rests_on_relay=rests_on_relay)
 
 
 def _remembered(options: Options, session: Session) -> Manifest | None:
@@ -193,11 +197,14 @@ def _remembered(options: Options, session: Session) -> Manifest | None:
 
 
 async def _rerouted(stack: AsyncExitStack, options: Options, session: Session, manifest: Manifest | None) -> Session:
-    """The session by the way that is right for a study: where none is given, through the relay that its manifest names."""
-    if options.via is not None or manifest is None:
+    """The session by the way that is right for a study: where none is given, through the relay that its manifest names.
+
+    Through a relay that is given, what is sealed to the key in a manifest that was met before needs no word of the relay's.
+    """
+    if manifest is None:
         return session
     way = options.way(manifest)
-    if way.name == session.client.via.name == "direct":
+    if way.name == session.client.via.name != _RELAYED:
         return session
     return replace(session, client=await stack.enter_async_context(session.client.through(way)))
 
@@ -251,8 +258,9 @@ async def _preview(options: Options, session: Session, offer: Offer, asked: Aske
     session.refuse_if_too_much(asked, options.max_epsilon)
     drawn = await session.preview(offer, _needed(table), asked.source)
     study = offer.manifest.study
-    text = f"{label_text(asked, session.client.via.words)}\n{_drawn(options, session, offer, drawn)}"
-    data = {"study": offer.digest, "title": study.title, "via": session.client.via.name, **label_data(asked), "drawn": drawn_data(drawn)}
+    text = f"{_label(options, session, offer, asked)}\n{_drawn(options, session, offer, drawn)}"
+    way = {"via": session.client.via.name, "rests_on_relay": _rests_on_relay(options, session, offer)}
+    data = {"study": offer.digest, "title": study.title, **way, **label_data(asked), "drawn": drawn_data(drawn)}
     emit(data, text, json=options.json, next_command=_again(options))
 
 
@@ -262,7 +270,7 @@ async def _agree(options: Options, session: Session, offer: Offer, asked: Asked,
         await _ask(session, offer, table, asked, options)
         return
     if not options.json:
-        print(label_text(asked, session.client.via.words))
+        print(_label(options, session, offer, asked))
     if options.yes:
         session.refuse_if_not_named(offer, options.study)
     session.refuse_if_too_much(asked, options.max_epsilon)
@@ -283,10 +291,22 @@ async def _ask(session: Session, offer: Offer, table: Table, asked: Asked, optio
         drawn = await session.preview(offer, table, asked.source)
         return _drawn(options, session, offer, drawn)
 
-    if not await converse(label_text(asked, session.client.via.words), details_text(asked, offer.url, offer.key), preview):
+    if not await converse(_label(options, session, offer, asked), details_text(asked, offer.url, offer.key), preview):
         fix = f"What is held for a preview is given up by: {_give_up(options, offer)}"
         raise ConsentError("CONSENT-001", "You have not agreed. Nothing was sent.", fix=fix)
     session.refuse_if_too_much(asked, options.max_epsilon)
+
+
+def _label(options: Options, session: Session, offer: Offer, asked: Asked) -> str:
+    return label_text(asked, session.client.via.words, rests_on_relay=_rests_on_relay(options, session, offer))
+
+
+def _rests_on_relay(options: Options, session: Session, offer: Offer) -> bool:
+    """Whether the relay alone says which coordinator this is: on a first visit through it, to a study that is not named by all its digits.
+
+    A digest is that of one manifest, which has the gateway's key, and with another key nothing goes on.
+    """
+    return session.client.via.name == _RELAYED and options.via is not None and not (session.is_met(offer) or names_all(options.study))
 
 
 def _drawn(options: Options, session: Session, offer: Offer, drawn: Sequence[Drawn]) -> str:
@@ -294,13 +314,15 @@ def _drawn(options: Options, session: Session, offer: Offer, drawn: Sequence[Dra
     return drawn_text(drawn, nothing, _give_up(options, offer))
 
 
-def _report(options: Options, session: Session, offer: Offer, asked: Asked, finished: Finished, kept: Path | None) -> None:
+def _report(
+    options: Options, session: Session, offer: Offer, asked: Asked, finished: Finished, kept: Path | None, *, rests_on_relay: bool
+) -> None:
     """Say what came of it; a study that was given up has an exit code of its own."""
     entries = [entry for entry in session.ledger.entries() if entry.study == offer.digest]
     totals, title, agreed = session.ledger.totals(), offer.manifest.study.title, session.journal.consents(offer.digest)
     lines = [
         f"study     {shown(title)}, digest {offer.manifest.short}",
-        f"standing  {_STANDINGS.get(finished.standing, finished.standing)}",
+        f"standing  {_STANDINGS.get(finished.standing, f'{finished.standing}: {finished.words}')}",
         *_reason(finished.reason),
         *(f"agreed    {at:%Y-%m-%d %H:%M} UTC, at {shown(url)}" for url, at in agreed),
         f"sent      {sent_text(entries)}",
@@ -313,7 +335,9 @@ def _report(options: Options, session: Session, offer: Offer, asked: Asked, fini
         "title": title,
         "standing": finished.standing,
         "reason": finished.reason,
+        "not_sent": finished.n_unsent,
         "via": session.client.via.name,
+        "rests_on_relay": rests_on_relay,
         "agreed": [{"url": url, "time": at.isoformat()} for url, at in agreed],
         **label_data(asked),
         "sent": sent_data(entries),
@@ -326,7 +350,6 @@ def _report(options: Options, session: Session, offer: Offer, asked: Asked, fini
 
 
 _STANDINGS = {
-    "finished": "finished: all is answered",
     "over": "over: the study ended without asking for more",
     "aborted": "given up",
 }

@@ -23,6 +23,10 @@ NOTHING_DRAWN = {
     "anonml": "No question for you is open yet: there is nothing to show before one is.",
     "ddml": "No update is drawn: there are no rows, or all updates are drawn already.",
 }
+_ON_ITS_WORD = (
+    "you have not met this coordinator, and the relay alone says which one it is: it could answer in its place, and read what you send. "
+    "To be sure, name the study by its whole digest, as its analyst tells it: --study DIGEST"
+)
 _LONGEST = 2_000
 """Digits of a payload that are printed; a larger one is shown by its beginning."""
 
@@ -66,10 +70,11 @@ async def converse(label: str, details: str, preview: Callable[[], Awaitable[str
                 return answer in ("y", "yes")
 
 
-def label_text(asked: Asked, way: str) -> str:
-    """The label; with whom a roster has one sum, by their names and their keys in short; and which way all goes."""
+def label_text(asked: Asked, way: str, *, rests_on_relay: bool = False) -> str:
+    """The label; with whom a roster has one sum, by names and short keys; which way all goes, and whether that rests on a relay's word."""
     lines = [f"{'with':<10}{shown(member.name)}, key {short(member.key)}" for member in asked.manifest.roster]
-    return "\n".join([str(asked.statement), *lines, f"{'sent':<10}{way}"])
+    doubts = [f"{'but':<10}{_ON_ITS_WORD}"] if rests_on_relay else []
+    return "\n".join([str(asked.statement), *lines, f"{'sent':<10}{way}", *doubts])
 
 
 def label_data(asked: Asked) -> dict[str, object]:

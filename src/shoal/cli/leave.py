@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from shoal.cli.output import emit
 from shoal.cli.picking import pick
 from shoal.command_tasks import run_tasks
-from shoal.errors import RemoteProtocolError, ShoalError, TransportError
+from shoal.errors import RemoteProtocolError, ShoalError, SpecError, TransportError
 from shoal.names import counted, shell_word, shown
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _REGISTERED = "nobody: the coordinator keeps your registration, if you have one, and cannot tell which packet is yours, or that none is"
+_UNREAD = "nobody: what you keep of the study is of another version of shoal, and this one cannot read it; your registration, if any, stays"
 
 
 def leave(study: str, /, *, via: str | None = None, ledger: Path | None = None, ca: Path | None = None, json: bool = False) -> None:
@@ -51,7 +52,7 @@ def leave(study: str, /, *, via: str | None = None, ledger: Path | None = None, 
     from shoal.participant.via import via_of
     from shoal.privacy.rounding import from_grains, show
     from shoal.study.anonymity import has_tokens
-    from shoal.study.manifest import Manifest, short
+    from shoal.study.manifest import short
 
     clock, path = SystemClock(), ledger or default_path()
     if not is_there(path):
@@ -59,14 +60,15 @@ def leave(study: str, /, *, via: str | None = None, ledger: Path | None = None, 
         pick(study, {}, _where(path))
     with LedgerFile(path, clock) as book, Journal(path, clock) as journal:
         joined = find(journal, study, _where(path))
-        manifest = Manifest.from_bytes(joined.manifest)
-        is_registered = has_tokens(manifest) and joined.role == "sharer"
-        way = None if is_registered or joined.name is None else via_of(via, joined.url, SystemEntropy(), ca=ca, manifest=manifest)
+        manifest = _manifest(joined)
+        is_registered = manifest is not None and has_tokens(manifest) and joined.role == "sharer"
+        is_told = manifest is not None and not is_registered and joined.name is not None
+        way = via_of(via, joined.url, SystemEntropy(), ca=ca, manifest=manifest) if is_told else None
         # Whoever takes part at this moment could send what is voided here.
         with journal.hold(joined.study):
             voided = void_held(book, joined.study)
             journal.stand(joined.study, "left")
-            told = None if way is None else run_tasks(_tell(journal, joined, manifest, way))
+            told = None if manifest is None or way is None else run_tasks(_tell(journal, joined, manifest, way))
         entries = [entry for entry in book.entries() if entry.study == joined.study]
     digest = short(bytes.fromhex(joined.study))
     epsilon, sent = sum(entry.cost for entry in voided), sent_data(entries)
@@ -75,14 +77,14 @@ def leave(study: str, /, *, via: str | None = None, ledger: Path | None = None, 
         "title": joined.title,
         "voided": {"questions": len(voided), "epsilon": float(from_grains(epsilon))},
         "sent": sent,
-        "registration_stays": is_registered,
+        "registration_stays": is_registered or (manifest is None and joined.name is not None),
         "coordinator": {"url": joined.url, "error": None if told is None else told.to_dict()},
     }
     lines = [
         f"left      {shown(joined.title)}, digest {digest}",
         f"voided    {_voided(voided, show(from_grains(epsilon)))}",
         f"stays     {sent_text(entries)}{'; what was sent stays sent, and stays spent' if sent['questions'] else ''}",
-        f"told      {_REGISTERED if is_registered else _told(joined, told)}",
+        f"told      {_UNREAD if manifest is None else _REGISTERED if is_registered else _told(joined, told)}",
     ]
     options = "" if ledger is None else f" --ledger {shell_word(ledger)}"
     others = [f" {option} {shell_word(value)}" for option, value in (("--ca", ca), ("--via", via)) if value is not None]
@@ -95,6 +97,16 @@ def find(journal: Journal, name: str, where: str) -> Joined:
     """The study whose digest begins so, or whose title this is; ``USAGE-001`` where there is none, or more than one."""
     studies = {one.study: one for one in journal.studies()}
     return studies[pick(name, {digest: one.title for digest, one in studies.items()}, where)]
+
+
+def _manifest(joined: Joined) -> Manifest | None:
+    """The study as it was agreed to; None where this version of shoal cannot read what is kept of it."""
+    from shoal.study.manifest import Manifest
+
+    try:
+        return Manifest.from_bytes(joined.manifest)
+    except SpecError:
+        return None
 
 
 def _where(path: Path) -> str:

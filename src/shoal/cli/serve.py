@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json as json_format
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,13 +79,14 @@ def serve(
     roster
         Names and keys of the databases or holders, a TOML file of [[member]] blocks as shoal identity prints them.
     invite
-        Print so many codes; only who has one can enrol in the studies that begin now.
+        Print so many codes; only who has one can enrol in the studies that begin now. Those of an epoch share them: in a further study of
+        it they are for new people only, and 0 if there are none.
     patience
         Seconds that a phase or step waits for answers, in studies that begin now.
     queries
         Counts that an SDQ study is asked besides its model, a TOML file of [[query]] blocks.
     epoch
-        A name: who has registered in one study of an epoch takes part in all of them, without registering again.
+        A name: who has registered in one study of an epoch takes part in all of them, without registering again or another code.
     relay
         The address of a relay that somebody else runs, through which anonymous packets come shuffled: shoal relay --to URL
     tickets
@@ -180,11 +181,15 @@ class Notice:
             lines += [f"            {label['protocol']}, trust {label['trust']}: {one['price']}"]
             lines += [f"{word:<12}{one[key]}" for word, key in _LINES.items() if one[key] is not None]
             lines += [f"invitation  {code}" for code in self.invitations.get(one["digest"], ())]
+            if one["is_new"] and one["by_invitation"] and one["digest"] not in self.invitations:
+                lines += ["invitation  those of its epoch are good here; its members need none"]
         lines += [] if self.studies else ["", "There is no study yet: shoal serve STUDY publishes one."]
         if "//HOST" in self.reached_at:
             lines += ["", "HOST stands for the name by which participants reach this coordinator."]
         if self.invitations:
             lines += ["", "Each invitation is for one participant. They are shown this once."]
+            if any(one["epoch"] is not None for one in self.studies if one["digest"] in self.invitations):
+                lines += ["It is good for all studies of its epoch. Whoever has one of the epoch, used or not, must not get another."]
         if self.lacks_invitations:
             lines += ["", "No invitation was made: --invite is for studies that begin now, and have no roster."]
         if self.analyst_key is not None:
@@ -224,7 +229,7 @@ def _open_up(
         issuing = Keys(secrets.signing_seed).issuing if any(map(tokens.are_for, drafts)) else None
         manifests = [tokens.manifest(draft, issuing) for draft in drafts]
         begins = {one.digest.hex(): one for one in manifests if store.study(one.digest.hex()) is None}
-        codes = {digest: () if one.roster else draw_invitations(n_invitations, entropy) for digest, one in begins.items()}
+        codes = _codes(begins, lambda: draw_invitations(n_invitations, entropy))
         # Where one of them cannot be published, none is.
         for digest, one in begins.items():
             is_invited, queries = bool(codes[digest]), asked.get(digest, ())
@@ -236,6 +241,16 @@ def _open_up(
         notice.lacks_invitations = n_invitations > 0 and not notice.invitations
         served = store.studies()
         notice.studies = [_described(hosted, notice.reached_at, hosted.digest in begins, len(served)) for hosted in served]
+
+
+def _codes(begins: dict[str, Manifest], draw: Callable[[], tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Codes by the studies that begin: for each that has no roster, but for those of one epoch together."""
+    codes: dict[str, tuple[str, ...]] = {}
+    epochs: set[str] = set()
+    for digest, one in begins.items():
+        codes[digest] = () if one.roster or one.epoch in epochs else draw()
+        epochs |= set() if one.epoch is None else {one.epoch}
+    return codes
 
 
 def _check(
@@ -275,6 +290,7 @@ def _described(hosted: Hosted, address: str, is_new: bool, n_studies: int) -> di
         "patience_seconds": hosted.patience / 1000,
         "has_tokens": hosted.scope is not None,
         "epoch": manifest.epoch,
+        "by_invitation": hosted.by_invitation,
         "relay": manifest.relay,
         "ends": end_of(manifest, hosted) if is_open else None,
         "join": f"shoal join {shell_word(address)} --data rows.csv{which}{invitation}" if is_open else None,

@@ -26,7 +26,7 @@ from shoal.protocols.sdq.messages import MESSAGES as SDQ
 from shoal.protocols.sdq.queries import FreeQuery, Query
 from shoal.protocols.sums.terms import Terms
 from shoal.study import anonml, pfds, sdq
-from shoal.study.anonymity import has_tokens, is_anonymous
+from shoal.study.anonymity import check_delivery, has_tokens, is_anonymous
 from shoal.study.manifest import Manifest
 from shoal.study.spec import Study
 from shoal.transport.forms import Issuing
@@ -75,8 +75,7 @@ def check_servable(manifest: Manifest, issuing: Issuing | None = None) -> None:
     """Refuse a study that cannot be served over HTTP as it is, by a coordinator with these keys: ``HOST-003``."""
     study = manifest.study
     _check_keys(manifest, issuing)
-    if study.trust == "shuffled":
-        _check_shuffled(manifest)
+    check_delivery(manifest)
     if needs_roster(study) and not manifest.roster:
         raise SpecError(
             "HOST-003",
@@ -96,28 +95,6 @@ def _check_keys(manifest: Manifest, issuing: Issuing | None) -> None:
                 why="It could neither sign who registers nor open what is sealed to another key.",
                 fix="Take both keys from GET /v1/issuing of this coordinator.",
             )
-    if manifest.relay is not None and manifest.gateway_key is None:
-        raise SpecError("HOST-003", "The manifest names a relay and no gateway key.", why="What goes through a relay is sealed to it.")
-    if manifest.epoch is not None and not has_tokens(manifest):
-        raise SpecError("HOST-003", "The manifest has an epoch, and the study takes no tokens.", fix="Leave the epoch out.")
-    if manifest.epoch is not None and manifest.study.variant == "paper":
-        raise SpecError(
-            "HOST-003",
-            "A study of variant paper cannot be of an epoch.",
-            why="Its credentials say to which partition somebody belongs, and in another study that would be another one.",
-            fix="Leave the epoch out: credentials are then of this study alone.",
-        )
-
-
-def _check_shuffled(manifest: Manifest) -> None:
-    """Refuse what cannot come sealed and in batches."""
-    if not has_tokens(manifest) or manifest.gateway_key is None or manifest.relay is None:
-        raise SpecError(
-            "HOST-003",
-            "A study with trust shuffled needs tokens, a gateway and a relay.",
-            why="Its answers come in shuffled batches, sealed, from a relay that somebody else runs.",
-            fix='Name the relay: shoal serve STUDY --relay URL; or trust = "local"',
-        )
 
 
 def seats_of(manifest: Manifest) -> tuple[str, ...] | None:

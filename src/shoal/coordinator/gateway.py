@@ -15,10 +15,11 @@ from starlette.types import ASGIApp, Message, Scope
 
 from shoal.errors import RemoteProtocolError
 from shoal.transport import bhttp, ohttp
+from shoal.transport.batches import most_in_batch
 from shoal.transport.forms import Problem, to_json
 from shoal.transport.problems import not_here
 from shoal.transport.routes import PROBLEM, STUDIES, study_route
-from shoal.transport.sealing import open_packet
+from shoal.transport.sealing import open_packet, sealed_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,15 +80,22 @@ async def answered(gateway: ohttp.Gateway, app: ASGIApp, sealed: bytes, now: dat
     return sealer.seal(plain.ljust(bhttp.padded_size(len(plain)), b"\x00"))
 
 
-def opened_packets(gateway: ohttp.Gateway, study: str, sealed: Sequence[bytes]) -> list[bytes]:
-    """The packets of a batch; of those that do not open, or are another study's, nothing, for them to be counted as no packets."""
-    packets = []
-    for one in sealed:
-        try:
-            packets.append(open_packet(gateway, study, one))
-        except RemoteProtocolError:
-            packets.append(b"")
-    return packets
+def opened_packets(gateway: ohttp.Gateway, study: str, sealed: Sequence[bytes], packet_size: int) -> list[bytes]:
+    """The packets of a batch; of those that do not open, or are another study's, nothing, for them to be counted as no packets.
+
+    Those of another length than sealed packets of the study have are not tried, and ``MSG-005`` where there are more than a batch may have.
+    """
+    most, size = most_in_batch(packet_size), sealed_size(packet_size)
+    if len(sealed) > most:
+        raise RemoteProtocolError("MSG-005", f"A batch of {len(sealed):,} packets is too large.", why=f"The limit is {most:,}.")
+    return [_opened(gateway, study, one) if len(one) == size else b"" for one in sealed]
+
+
+def _opened(gateway: ohttp.Gateway, study: str, sealed: bytes) -> bytes:
+    try:
+        return open_packet(gateway, study, sealed)
+    except RemoteProtocolError:
+        return b""
 
 
 def _scope(request: bhttp.Request, path: str, query: str) -> Scope:

@@ -21,6 +21,7 @@ from shoal.coordinator.hosting import milliseconds
 from shoal.coordinator.intake import Intake
 from shoal.coordinator.keys import Keys
 from shoal.coordinator.letterbox import Letterbox, unknown
+from shoal.coordinator.lists import Lists
 from shoal.coordinator.models.base import ModelStore
 from shoal.coordinator.packets import PacketIntake
 from shoal.coordinator.publishing import first_start, key_digest, publish, ticket_digest
@@ -35,7 +36,7 @@ from shoal.entropy import Entropy
 from shoal.errors import RemoteProtocolError, StoreError, UsageError
 from shoal.study.anonymity import Slots, has_tokens
 from shoal.study.manifest import Manifest
-from shoal.transport.forms import Enrolled, Enrolment, Issuing, Letters, Members, Poll, Published, Received, to_cbor
+from shoal.transport.forms import MOST_IN_PAGE, Enrolled, Enrolment, Issuing, Letters, Members, Poll, Published, Taken, to_cbor
 from shoal.transport.ohttp import Gateway
 from shoal.transport.packets import packet_size
 from shoal.transport.problems import not_here
@@ -124,7 +125,8 @@ class Office:
         # Tokens have a thread of their own: a flood of them keeps no call of the store waiting.
         self._verifying = ThreadPoolExecutor(1, "shoal-tokens")
         self._packet_intakes: Recent[str, PacketIntake] = Recent(_MOST_STUDIES)
-        self._arrivals = Arrivals(store, clock, self._executor)
+        self._received = Lists(Arrivals(store, clock).tell, clock, self._executor)
+        self._members = Lists(self._tell_members, clock, self._executor)
         self._served: Recent[str, Served] = Recent(_MOST_STUDIES)
         self._analyst_digest = b""
         self._stepping: asyncio.Task[None] | None = None
@@ -254,19 +256,23 @@ class Office:
         else:
             await (await self._intake(digest)).submit(payload)
 
-    async def batch(self, digest: str, packets: Sequence[bytes]) -> int:
-        """Accept packets that a relay hands over, opened; how many of them are in, once that is durable. See `PacketIntake.batch`."""
+    async def batch(self, digest: str, packets: Sequence[bytes]) -> Taken:
+        """Accept packets that a relay hands over, opened; what became of them, once that is durable. See `PacketIntake.batch`."""
         return await (await self._packet_intake(await self._with_packets(digest))).batch(packets)
 
-    async def members(self, digest: str) -> Members:
-        """Who has registered for credentials that count in a study: among them a sender hides."""
-        if (await self.study(digest)).slots is None:
+    async def members(self, digest: str, after: bytes = b"") -> bytes:
+        """Who has registered for credentials that count in a study: among them a sender hides. A page of `Members`, after a key."""
+        served = await self.study(digest)
+        if served.slots is None:
             raise not_here("Nothing in this study is admitted by tokens.")
-        return Members(keys=await self._call(self._store.members, digest))
+        return await self._members.page(served.hosted, after)
 
-    async def received(self, digest: str) -> Received:
-        """What has arrived in a study, for its senders to find their own; ``HOST-002`` while packets are collected."""
-        return await self._arrivals.received((await self._with_packets(digest)).hosted)
+    async def received(self, digest: str, after: bytes = b"") -> bytes:
+        """What has arrived in a study, for its senders to find their own; ``HOST-002`` while packets are collected.
+
+        A page of `Received`, after a name.
+        """
+        return await self._received.page((await self._with_packets(digest)).hosted, after)
 
     async def issuing(self) -> Issuing:
         """The keys that belong into manifests; ``HOST-001`` where nothing is installed that could issue tokens."""
@@ -337,6 +343,9 @@ class Office:
         manifest = Manifest.from_bytes(data)
         issuing = None if manifest.issuer_key is None and manifest.gateway_key is None else self.keys.issuing
         return publish(self._store, manifest, milliseconds(self.clock.now()), patience=patience, issuing=issuing)
+
+    def _tell_members(self, hosted: Hosted, after: bytes) -> bytes:
+        return to_cbor(Members(joined=b"".join(self._store.members(hosted.digest, after, MOST_IN_PAGE))))
 
     async def _with_packets(self, digest: str) -> Served:
         served = await self.study(digest)

@@ -57,12 +57,6 @@ _STUDY = {
         "reason": {"type": ["string", "null"]},
     },
 }
-_TAKEN: Plain = {
-    "type": "object",
-    "required": ["taken"],
-    "additionalProperties": False,
-    "properties": {"taken": {"type": "integer", "minimum": 0}},
-}
 _OBJECT: Plain = {"type": "object"}
 _SIGNED: tuple[Plain, ...] = ({"signature": []},)
 _ANALYST: tuple[Plain, ...] = ({"analyst": []},)
@@ -142,15 +136,17 @@ def _paths() -> dict[str, Plain]:
         study_route(_ANY, "members"): {
             "get": _of_study(
                 "listMembers",
-                "Members: the keys of all whose credentials count in the study, where it has tokens.",
+                "Members: the keys of those whose credentials count in the study, where it has tokens; a page of them.",
                 {200: _content(CBOR, _bytes())},
+                query=[_AFTER],
             )
         },
         study_route(_ANY, "received"): {
             "get": _of_study(
                 "listReceived",
-                "Received: the names of the packets that have arrived, while a phase does not collect any more.",
+                "Received: the names of the packets that have arrived, while a phase does not collect any more; a page of them.",
                 {200: _content(CBOR, _bytes())},
+                query=[_AFTER],
                 refusals=(409, 410),
             )
         },
@@ -197,8 +193,8 @@ def _paths() -> dict[str, Plain]:
         study_route(_ANY, "batches"): {
             "post": _of_study(
                 "takeBatch",
-                "Batch: sealed packets that a relay hands over. Answered when they are stored, with how many it took.",
-                {200: _content(JSON, _TAKEN)},
+                "Batch: sealed packets that a relay hands over. Answered when they are stored, with Taken: what became of them.",
+                {200: _content(CBOR, _bytes())},
                 body=_body(CBOR, _bytes(codec.MAX_BYTES)),
                 refusals=(409, 410, 413, 415),
             )
@@ -240,6 +236,13 @@ def _paths() -> dict[str, Plain]:
     }
 
 
+_AFTER = {
+    "name": "after",
+    "in": "query",
+    "required": False,
+    "description": "The last key or name of the page before.",
+    "schema": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+}
 _UPDATE_NUMBER = {
     "name": "number",
     "in": "query",

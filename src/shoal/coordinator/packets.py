@@ -37,6 +37,7 @@ from shoal.study.anonymity import Slots, least_batch, name_of_pseudonym, scope_o
 from shoal.study.manifest import Manifest
 from shoal.transport.batches import least_in_part
 from shoal.transport.batching import Batched
+from shoal.transport.forms import Taken
 from shoal.transport.packets import Packet, packet_size
 from shoal.transport.problems import over
 
@@ -93,14 +94,16 @@ class PacketIntake:
             return
         self._note([await self._accept(checked)])
 
-    async def batch(self, packets: Sequence[bytes]) -> int:
-        """Accept packets that a relay hands over, all in one transaction; how many are in, now or before. The others are counted.
+    async def batch(self, packets: Sequence[bytes]) -> Taken:
+        """Accept packets that a relay hands over, all in one transaction; what became of them. Those that are not in are counted.
+
+        Where trust is shuffled, and fewer of them are valid than a batch must have, none is in: whoever handed them over is told which
+        are in the way, and may come again with the others.
 
         Raises
         ------
         RemoteProtocolError
-            ``PROTO-003``: trust is shuffled, and fewer of them are valid than a batch must have; none of them is in. ``HOST-002``: the
-            study has ended.
+            ``HOST-002``: the study has ended.
         """
         loop = asyncio.get_running_loop()
         checked: list[Incoming | Refused] = []
@@ -110,16 +113,15 @@ class PacketIntake:
         for one in checked:
             if isinstance(one, Refused):
                 self._refusals.count(self._digest, one.code)
-        n_senders = len({one.name for one in valid})
-        if self._least is not None and n_senders < self._least:
+        invalid = _in_the_way(checked)
+        if self._least is not None and len(checked) - len(invalid) < self._least:
             self._refusals.count(self._digest, _WRONG_WAY)
-            what = f"The batch has {n_senders:,} valid packets; one of this study has at least {self._least:,}."
-            raise RemoteProtocolError(_WRONG_WAY, what, why="A packet hides among those that come with it.")
+            return Taken(taken=None, invalid=invalid)
         outcomes = await loop.run_in_executor(self._executor, self._take, valid) if valid else []
         if "over" in outcomes:
             raise over(self._digest)
         self._note(outcomes)
-        return sum(outcome in ("accepted", "repeated") for outcome in outcomes)
+        return Taken(taken=sum(outcome in ("accepted", "repeated") for outcome in outcomes), invalid=invalid)
 
     def _note(self, outcomes: Sequence[Accepted]) -> None:
         for outcome in outcomes:
@@ -141,7 +143,9 @@ class PacketIntake:
                 asked[i] = presented = self._opened(packet)
                 answer = presented.message
                 name = name_of_pseudonym(pseudonym_of(presented.token))
-                found.append(Incoming("", answer, name, hashlib.sha256(answer).digest()))
+                # By the pseudonym, which is not kept: of an answer alone all that it can be could be tried.
+                digest = hashlib.sha256(pseudonym_of(presented.token) + answer).digest()
+                found.append(Incoming("", answer, name, digest))
             except RemoteProtocolError as error:
                 found.append(Refused(error.code))
         for i, is_valid in zip(asked, self._verifier.verify_many(list(asked.values())), strict=True):
@@ -168,3 +172,15 @@ class PacketIntake:
             return False
         group = int(self._script.group_of(answer.phase, words_of(self._study, answer.ticket))[0])
         return answer.question in self._script.asked(answer.phase, group)
+
+
+def _in_the_way(checked: Sequence[Incoming | Refused]) -> tuple[int, ...]:
+    """The places of packets that are not valid, or have the name of one before them: copies make no crowd."""
+    names: set[bytes | None] = set()
+    found = []
+    for i, one in enumerate(checked):
+        if isinstance(one, Refused) or one.name in names:
+            found.append(i)
+        else:
+            names.add(one.name)
+    return tuple(found)

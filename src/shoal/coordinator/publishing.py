@@ -77,7 +77,8 @@ def publish(
     now, patience
         The time, and how long a phase or step waits, in milliseconds; None for what follows from the study.
     invitations
-        Codes of which one is needed to enrol; none for a study that is open to all, or has a roster.
+        Codes of which one is needed to enrol; none for a study that is open to all, or has a roster. In an epoch that is by invitation
+        they are for people who have no code of it yet, and may be none.
     queries
         Free counts that an SDQ study is asked after its model.
     issuing
@@ -96,23 +97,30 @@ def publish(
     known = store.study(manifest.digest.hex())
     if known is not None:
         return known, False
-    hosted = hosted_of(manifest, now, patience=patience, by_invitation=bool(invitations), queries=queries, issuing=issuing)
+    by_invitation = bool(invitations) or is_invited(store, manifest)
+    hosted = hosted_of(manifest, now, patience=patience, by_invitation=by_invitation, queries=queries, issuing=issuing)
     check_epoch(store, hosted)
     is_new = store.publish(hosted, [key_digest(code) for code in invitations])
     return store.study(hosted.digest) or hosted, is_new
 
 
+def is_invited(store: Store, manifest: Manifest) -> bool:
+    """Whether a study is of an epoch that is by invitation: then so is the study, and the epoch's codes are good in it."""
+    if not has_tokens(manifest):
+        return False
+    return any(other.by_invitation for other in store.studies() if other.scope == scope_of(manifest))
+
+
 def check_epoch(store: Store, hosted: Hosted) -> None:
-    """Refuse a study by invitation in an epoch whose other studies are open to all, or the other way round: ``HOST-003``.
+    """Refuse a study by invitation in an epoch whose other studies are open to all: ``HOST-003``.
 
     Who is a member of one of them is a member of all.
     """
     others = [other for other in store.studies() if hosted.scope is not None and other.scope == hosted.scope]
-    if any(other.by_invitation != hosted.by_invitation for other in others):
-        how = ("open to all", "by invitation")
+    if hosted.by_invitation and not all(other.by_invitation for other in others):
         raise SpecError(
             "HOST-003",
-            f"The study is {how[hosted.by_invitation]}, and others of its epoch are {how[not hosted.by_invitation]}.",
+            "The study is by invitation, and others of its epoch are open to all.",
             why="Who has registered in one study of an epoch is a member in all of them.",
             fix="Name another epoch.",
         )

@@ -1,27 +1,38 @@
-"""What has arrived of a study's anonymous packets, told when that tells nobody who sent them: once all of a phase were due."""
+"""What has arrived of a study's anonymous packets, told when that tells nobody who sent them.
+
+==========================================  ==========================================================================================
+until                                       what is told in a phase
+==========================================  ==========================================================================================
+a while after ``collects_until``            nothing. A relay hands its batch over meanwhile
+the same share of time after                what was there when it was first asked for: nobody sees the list grow, and when somebody's
+``resends_until``                           packet came
+``closes``                                  what was there when it was then first asked for
+==========================================  ==========================================================================================
+
+After the study's end it is all that has arrived. A while is `FROZEN_AFTER` of the time until the next of these moments: participants look
+when a quarter of it has passed, at the earliest.
+"""
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
 from datetime import timedelta
 
 from shoal.clock import Clock
-from shoal.coordinator.hosting import milliseconds
+from shoal.coordinator.lists import Page
 from shoal.coordinator.publishing import n_phases_of
-from shoal.coordinator.recent import Recent
 from shoal.coordinator.store.base import Hosted, Store
 from shoal.errors import RemoteProtocolError
 from shoal.messages.codec import load
 from shoal.protocols.anonml.aggregator import Collecting
 from shoal.study.anonymity import Window
 from shoal.study.manifest import Manifest
-from shoal.transport.batching import Batched
-from shoal.transport.forms import Received
+from shoal.transport.forms import MOST_IN_PAGE, Received, to_cbor
 
-KEPT_MILLISECONDS = 1_000
-"""How long an answer is given again: everyone asks, and all at about the same time."""
+FROZEN_AFTER = 5
+"""As this part of the time between two moments."""
 
-_MOST_AT_ONCE, _MOST_KEPT = 1_000, 16
+_N_LISTS = 2
+"""Of a phase."""
 
 
 class Arrivals:
@@ -31,55 +42,53 @@ class Arrivals:
     ----------
     store, clock
         Where the studies are, and the time.
-    executor
-        Where the store's calls run.
     """
 
-    def __init__(self, store: Store, clock: Clock, executor: Executor) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
-        self._kept: Recent[str, tuple[int, Received | RemoteProtocolError]] = Recent(_MOST_KEPT)
-        self._told = Batched[Hosted, Received | RemoteProtocolError](self._tell_all, executor, _MOST_AT_ONCE)
 
-    async def received(self, hosted: Hosted) -> Received:
-        """The names of all packets of a study that have arrived, in this phase and before, in the order of their digits.
+    def tell(self, hosted: Hosted, after: bytes) -> Page:
+        """`Received` as it is sent: names of packets in this phase and before, in the order of their digits, after one of them.
 
-        The phase is the open one; after the study's end, one more than the last.
-
-        Raises
-        ------
-        RemoteProtocolError
-            ``HOST-002``: packets are being collected. Who sees the list grow by one sees when somebody's packet came.
+        The phase is the open one; after the study's end, one more than the last. ``HOST-002`` while nothing is told.
         """
-        told = await self._told(hosted)
-        if isinstance(told, RemoteProtocolError):
-            raise told
-        return told
-
-    def _tell_all(self, asked: list[Hosted]) -> list[Received | RemoteProtocolError]:
-        """One call at a time."""
-        now = milliseconds(self._clock.now())
-        answers = []
-        for hosted in asked:
-            kept = self._kept.get(hosted.digest)
-            if kept is None or abs(now - kept[0]) >= KEPT_MILLISECONDS:
-                kept = self._kept.put(hosted.digest, (now, self._tell(hosted)))
-            answers.append(kept[1])
-        return answers
-
-    def _tell(self, hosted: Hosted) -> Received | RemoteProtocolError:
-        if hosted.status == "open":
-            phase = self._open_phase(hosted)
-        else:
+        if hosted.status != "open":
             phase = n_phases_of(Manifest.from_bytes(hosted.manifest))
-        if phase is None:
+            assert phase is not None, "that of AnonML is known"
+            names = self._store.submitted(hosted.digest, after, MOST_IN_PAGE)
+            return to_cbor(Received(phase=phase, names=b"".join(names)))
+        found = self._open_list(hosted)
+        if found is None:
             return RemoteProtocolError("HOST-002", "What has arrived is told once all packets of the phase were due.", fix="Ask later.")
-        return Received(phase=phase, names=b"".join(self._store.submitted(hosted.digest)))
+        phase, number = found
+        names = self._store.told(hosted.digest, _N_LISTS * phase + number, after, MOST_IN_PAGE)
+        return to_cbor(Received(phase=phase, names=b"".join(names)))
 
-    def _open_phase(self, hosted: Hosted) -> int | None:
-        """The open phase, if it is past collecting and not over."""
+    def _open_list(self, hosted: Hosted) -> tuple[int, int] | None:
+        """The open phase, and which of its lists is told, from 1 on, if one is."""
         saved = self._store.load(hosted.digest, 0, 0).state
         if saved is None:
             return None
         state = load(saved, Collecting)
         window = Window(state.deadline - timedelta(milliseconds=hosted.patience), state.deadline)
-        return state.phase if window.collects_until <= self._clock.now() < window.closes else None
+        number = lists_due(window, self._clock)
+        return (state.phase, number) if number and self._clock.now() < window.closes else None
+
+
+def lists_due(window: Window, clock: Clock) -> int:
+    """How many of a phase's lists have been due.
+
+    Examples
+    --------
+    >>> from shoal.clock import ManualClock
+    >>> clock = ManualClock()
+    >>> window, due = Window(clock.now(), clock.now() + timedelta(seconds=100)), []
+    >>> for seconds in (73.9, 0.1, 17.9, 0.1):
+    ...     clock.advance(seconds)
+    ...     due.append(lists_due(window, clock))
+    >>> due
+    [0, 1, 1, 2]
+    """
+    collects, resends, closes = window.collects_until, window.resends_until, window.closes
+    moments = collects + (resends - collects) / FROZEN_AFTER, resends + (closes - resends) / FROZEN_AFTER
+    return sum(clock.now() >= moment for moment in moments)

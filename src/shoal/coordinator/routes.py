@@ -8,6 +8,7 @@ there is no such study here, and that nothing could be stored now, because what 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -41,6 +42,7 @@ TEXT = "text/plain"
 _FOR_EVER = {"cache-control": "public, max-age=3600"}
 _FOR_A_MOMENT = {"cache-control": "public, max-age=1"}
 _ANY = "{digest}"
+_NAME = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,24 +165,25 @@ async def submit(office: Office, request: Request) -> Response:
 
 
 async def members(office: Office, request: Request) -> Response:
-    served = await _served(office, request)
-    return Response(to_cbor(await office.members(served.hosted.digest)), headers=_FOR_A_MOMENT, media_type=CBOR)
+    after = _after(request)
+    return Response(await office.members(digest_of(request), after), headers=_FOR_A_MOMENT, media_type=CBOR)
 
 
 async def received(office: Office, request: Request) -> Response:
-    served = await _served(office, request)
-    return Response(to_cbor(await office.received(served.hosted.digest)), headers=_FOR_A_MOMENT, media_type=CBOR)
+    after = _after(request)
+    return Response(await office.received(digest_of(request), after), headers=_FOR_A_MOMENT, media_type=CBOR)
 
 
 async def take_batch(office: Office, request: Request) -> Response:
     served = await _served(office, request)
-    if served.packet_size is None:
+    size = served.packet_size
+    if size is None:
         raise not_here("This study takes no sealed packets.")
     check_type(request, CBOR)
     body = await body_of(request, codec.MAX_BYTES)
     digest = served.hosted.digest
-    packets = await run_in_threadpool(lambda: opened_packets(office.gateway, digest, from_cbor(body, Batch).packets))
-    return _json({"taken": await office.batch(digest, packets)})
+    packets = await run_in_threadpool(lambda: opened_packets(office.gateway, digest, from_cbor(body, Batch).packets, size))
+    return Response(to_cbor(await office.batch(digest, packets)), media_type=CBOR)
 
 
 async def issuing(office: Office, request: Request) -> Response:
@@ -266,6 +269,16 @@ def wrong_method(allowed: str) -> RequestError:
 async def _served(office: Office, request: Request) -> Served:
     query_of(request)
     return await office.study(digest_of(request))
+
+
+def _after(request: Request) -> bytes:
+    """The name after which a page of a list begins; empty for its beginning."""
+    asked = request.query_params.multi_items()
+    if not asked:
+        return b""
+    if len(asked) > 1 or asked[0][0] != "after" or not _NAME.fullmatch(asked[0][1]):
+        raise RequestError(400, "HOST-006", "The query is not after, once, with the 64 hexadecimal digits of a name.")
+    return bytes.fromhex(asked[0][1])
 
 
 def _summary(served: Served) -> dict[str, Any]:

@@ -20,10 +20,13 @@ from shoal.crypto.roster import Identity
 from shoal.entropy import Entropy
 from shoal.errors import TransportError
 from shoal.messages import codec
+from shoal.messages.base import Record
 from shoal.participant.asking import NotAdmittedError, Party, RefusedError, checked_url, tls_context
 from shoal.participant.ways import Direct, Via
 from shoal.transport.forms import (
     MAX_CONTROL_BYTES,
+    MOST_IN_PAGE,
+    NAME_BYTES,
     Enrolled,
     Enrolment,
     Letters,
@@ -41,11 +44,13 @@ from shoal.transport.signing import sign
 __all__ = ["Client", "NotAdmittedError", "RefusedError", "checked_url", "tls_context"]
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Record)
 
 FIRST_WAIT, LONGEST_WAIT = 0.2, 30.0
 """Seconds between two tries: doubled each time, less up to a half by chance, so that participants do not come back all at once."""
 
 _MAX_LIST_BYTES = 1 << 20
+_MOST_PAGES = 128
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FINE = 1 << 20
 _MOST_DOUBLED = 20
@@ -197,11 +202,28 @@ class Client:
 
     async def members(self, study: str) -> Members:
         """The keys of all to whom credentials were issued that count in a study."""
-        return self._coordinator.form(from_cbor, await self._ask("GET", study_route(study, "members"), codec.MAX_BYTES), Members)
+        pages = await self._pages(study_route(study, "members"), Members, lambda page: page.joined)
+        return Members(joined=b"".join(page.joined for page in pages))
 
     async def received(self, study: str) -> Received:
         """The names of all packets that came in a phase; `RefusedError` ``HOST-002`` while it is not told."""
-        return self._coordinator.form(from_cbor, await self._ask("GET", study_route(study, "received"), codec.MAX_BYTES), Received)
+        pages = await self._pages(study_route(study, "received"), Received, lambda page: page.names)
+        return Received(phase=pages[-1].phase, names=b"".join(page.names for page in pages))
+
+    async def _pages(self, route: str, kind: type[F], names_of: Callable[[F], bytes]) -> list[F]:
+        """All pages of a list, whose names must come in order."""
+        pages: list[F] = []
+        after = b""
+        while len(pages) < _MOST_PAGES:
+            target = f"{route}?after={after.hex()}" if after else route
+            pages.append(self._coordinator.form(from_cbor, await self._ask("GET", target, codec.MAX_BYTES), kind))
+            names = names_of(pages[-1])
+            if len(names) < NAME_BYTES * MOST_IN_PAGE:
+                return pages
+            if names[:NAME_BYTES] <= after:
+                break
+            after = names[-NAME_BYTES:]
+        raise self._coordinator.no_answer("a list that does not end")
 
     async def draw(self, study: str) -> bytes:
         """An instance of DDML: 8 bytes of its epoch, then its weights, little-endian."""

@@ -12,17 +12,17 @@ A file that cannot be written ends the run by its error, and is no fault of the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
 from shoal.clock import Clock
 from shoal.entropy import Entropy
-from shoal.errors import IntegrityError, LocalProtocolError, ShoalError, StoreError
+from shoal.errors import LocalProtocolError, StoreError
 from shoal.messages.codec import dump, load
 from shoal.participant.client import Client, RefusedError
+from shoal.participant.endings import Finished, answered_before
 from shoal.participant.inputs import Delivered, Dropped, Given, Heard, Letter, Over, Reply, Rung
 from shoal.participant.journal import Joined, Journal, Standing, Step
 from shoal.participant.listening import listener
@@ -65,28 +65,6 @@ _ENDED: tuple[Standing, ...] = ("finished", "over", "aborted")
 _OURS = ("AUTH-", "ENROL-", "HOST-001")
 """Refusals that speak of the participant or its address, and not of what it sent: another letter would fare no better."""
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """How it ended.
-
-    Parameters
-    ----------
-    standing
-        ``finished``: all was answered. ``over``: the study ended without asking for all. ``aborted``: the peer gave up.
-    state
-        The peer's last state.
-    result
-        What the peer has finished with, in the run in which it did.
-    reason
-        Why it gave up.
-    """
-
-    standing: Standing
-    state: Any
-    result: object = None
-    reason: str | None = None
 
 
 class Course:
@@ -154,9 +132,10 @@ class Course:
                 self.timer.cancel()
             if self.computer is not None:
                 self.computer.end(self.host.name)
+        finished = Finished(self.standing, self.host.state, self.result, self.reason, len(self._unsent()))
         if self.standing == "finished" and is_under_way:
-            self.tell("all is answered")
-        return Finished(self.standing, self.host.state, self.result, self.reason)
+            self.tell(finished.words)
+        return finished
 
     def _is_done(self) -> bool:
         return self.standing == "aborted" or (self.standing in _ENDED and not self.outbox and not self.tasks)
@@ -284,9 +263,10 @@ class Course:
         assert isinstance(self.wire, Posted)
         numbers = [number for number, letter in self.outbox.items() if letter.question == question]
         if self.standing == "finished" and len(numbers) == len(self.outbox) and not self.wire.packets.has_left():
-            self._done(None, Handled(self.host.state, (Abort(too_late(self.title, self.study)),)))
+            self._done(None, Handled(self.host.state, (Abort(too_late(self.title, self.study, is_over=self.over.is_set())),)))
             return
-        self.tell(f"{question} was not sent: the time in which it could leave has passed")
+        why = "the study has ended" if self.over.is_set() else "the time in which it could leave has passed"
+        self.tell(f"{question} was not sent: {why}")
         self.journal.delivered(self.study, *numbers, *self.struck)
         self.struck.clear()
         for number in numbers:
@@ -361,11 +341,14 @@ class Course:
                         group.create_task(self._guarded(partial(self._carry, letter.question)))
                 await self.posted.wait()
 
+    def _unsent(self) -> Mapping[str, bytes]:
+        assert self.host.account is not None
+        return self.host.account.unsent()
+
     async def _carry(self, question: str) -> None:
         """Carry one answer until it has arrived, or will not."""
         assert isinstance(self.wire, Posted)
-        assert self.host.account is not None
-        payload = self.host.account.unsent().get(question)
+        payload = self._unsent().get(question)
 
         def may_leave() -> bool:
             return self._leaving(Outbound(AGGREGATOR, b"", question)) is not None
@@ -406,7 +389,7 @@ class Course:
         except RefusedError as error:
             is_answer, is_over = letter.question is not None, error.status == 410
             if is_answer and error.code == "HOST-005":
-                self.inputs.put_nowait(Abort(_answered_before()))
+                self.inputs.put_nowait(Abort(answered_before()))
                 return
             if not is_over and (error.code.startswith(_OURS) or not (is_answer or self.wire.listens)):
                 raise
@@ -417,12 +400,3 @@ class Course:
 
     async def _insist(self, ask: Callable[[], Any]) -> Any:
         return await self.client.insist(ask, partial(waits, self.tell))
-
-
-def _answered_before() -> ShoalError:
-    return IntegrityError(
-        "LEDGER-007",
-        "The coordinator says that it has another answer from you already, which this ledger does not know.",
-        why="The ledger was restored from a backup, and the answer was drawn a second time; or the coordinator lies.",
-        fix="Nothing more is sent. Compare with the head that you noted: shoal ledger verify --head HEAD",
-    )

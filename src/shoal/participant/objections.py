@@ -67,11 +67,13 @@ def not_a_member(study: str, n: int) -> ConsentError:
     )
 
 
-def too_late(title: str, study: str) -> ConsentError:
-    """Why a study with tokens was given up: the time in which packets leave has passed."""
+def too_late(title: str, study: str, *, is_over: bool) -> ConsentError:
+    """Why a study with tokens was given up: it has ended, or the time in which packets leave has passed."""
+    what = f"The study {shown(title)} has ended" if is_over else f"The time in which packets for the study {shown(title)} leave has passed"
+    alone = "A packet that leaves after all others would come alone, and so tell whose it is."
     return ConsentError(
         "CONSENT-001",
-        f"The time in which packets for the study {shown(title)} leave has passed, and your answer was not sent.",
-        why="A packet that leaves after all others would come alone, and so tell whose it is. Nothing was sent.",
+        f"{what}, and your answer was not sent.",
+        why=f"{'It was to leave later, at a time drawn by chance.' if is_over else alone} Nothing was sent.",
         fix=f"What is held for it in your ledger is given up by: shoal leave {study[:12]}",
     )

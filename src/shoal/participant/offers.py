@@ -12,6 +12,7 @@ from shoal.participant.client import Client
 from shoal.participant.identity import seed_of
 from shoal.participant.journal import Joined, Journal, Role, Standing
 from shoal.participant.wires import has_ticket
+from shoal.study.anonymity import check_delivery
 from shoal.study.manifest import Manifest, short
 from shoal.transport.forms import TICKET_BYTES
 from shoal.transport.signing import verify_published
@@ -40,7 +41,7 @@ class Offer:
     @classmethod
     def of(cls, joined: Joined) -> Offer:
         """The offer that was taken up, as the journal has it: a participant goes on by what it agreed to."""
-        return cls(joined.url, Manifest.from_bytes(joined.manifest), joined.study, joined.key)
+        return cls(joined.url, _checked(Manifest.from_bytes(joined.manifest)), joined.study, joined.key)
 
 
 async def fetch(client: Client, study: str | None = None, pinned: bytes | None = None, agreed: Collection[str] = ()) -> Offer:
@@ -62,10 +63,11 @@ async def fetch(client: Client, study: str | None = None, pinned: bytes | None =
     UsageError
         ``USAGE-001``: there is no such study, or several.
     RemoteProtocolError
-        ``AUTH-004``: the manifest is another one than its name says, is not signed, or is signed by another key than before.
+        ``AUTH-004``: the manifest is another one than its name says, is not signed, or is signed by another key than before. ``HOST-003``:
+        the study would not be as anonymous as its label says.
     """
-    wanted = (study or "").replace("-", "").lower()
-    digest = wanted if _is_digest(wanted) else await _only(client, wanted, agreed)
+    wanted = digits_of(study)
+    digest = wanted if names_all(wanted) else await _only(client, wanted, agreed)
     published = await client.published(digest)
     try:
         manifest = Manifest.from_bytes(published.manifest)
@@ -82,7 +84,17 @@ async def fetch(client: Client, study: str | None = None, pinned: bytes | None =
             why="It was set up anew, or somebody answers in its place.",
             fix="Ask its analyst, by another way than this one, whether the key was changed; if so, take part under another address.",
         )
-    return Offer(client.url, manifest, digest, published.key)
+    return Offer(client.url, _checked(manifest), digest, published.key)
+
+
+def _checked(manifest: Manifest) -> Manifest:
+    """A manifest whose study can be as anonymous as it says: nobody who offers one is trusted to have seen to it."""
+    try:
+        check_delivery(manifest)
+    except SpecError as error:
+        what = f"The study {shown(manifest.study.title)} cannot be joined as it is offered: {error.what}"
+        raise RemoteProtocolError(error.code, what, why=error.why, fix="Ask its analyst. Nothing was sent.") from None
+    return manifest
 
 
 def take_up(
@@ -136,6 +148,16 @@ async def _only(client: Client, prefix: str, agreed: Collection[str]) -> str:
     why = f"There is: {names}." if names else "There is none at all."
     fix = "Name one: --study DIGEST" if names else "Ask the analyst for the address, and when the study begins."
     raise UsageError("USAGE-001", f"At {shown(client.url)} no study {meant}.", why=why, fix=fix)
+
+
+def digits_of(study: str | None) -> str:
+    """The digits by which a study is named, without hyphens; none where it is not named."""
+    return (study or "").replace("-", "").lower()
+
+
+def names_all(study: str | None) -> bool:
+    """Whether a study is named by its whole digest, so that whatever is shown in its place is known for something else."""
+    return _is_digest(digits_of(study))
 
 
 def _is_digest(text: str) -> bool:

@@ -4,7 +4,9 @@
 when                           what
 =============================  =====================================================================================================
 drawn over the window          the packet leaves; before the first one the list of members is read, which must have one's own key
-once acknowledged              without a relay it has arrived. A relay keeps it, and hands all over together
+once acknowledged              without a relay it has arrived, and that is kept to oneself until later: at a time drawn between
+                               ``collects_until`` and ``resends_until`` nothing is left to do. A relay keeps it, and hands all over
+                               together
 after ``collects_until``       the coordinator's list is read; a packet that it does not have leaves once more, at a time drawn anew
 after ``resends_until``        the list is read for the last time
 =============================  =====================================================================================================
@@ -15,7 +17,8 @@ A packet whose time passes while nobody runs is given another one, drawn over wh
 Privacy
 -------
 The participant's own clock and draws decide when a packet leaves; by the time nobody can tell whose it is, if others' clocks are not
-far off theirs.
+far off theirs. Meanwhile the board is read, and the coordinator may see by the times that the one who reads is the one who registered: so
+nothing about the reading changes as a packet leaves or is acknowledged.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from shoal.participant.objections import not_a_member
 from shoal.participant.packets import Minted, Packets, name_of
 from shoal.participant.wires import Anonymous
 from shoal.protocols.anonml.messages import MESSAGES, Answer
-from shoal.study.anonymity import Window
+from shoal.study.anonymity import Slots, Window
 from shoal.study.manifest import Manifest
 
 Fate = Literal["arrived", "left", "late", "withheld"]
@@ -47,8 +50,9 @@ LONGEST_LOOK = 30.0
 """Seconds after which the clock is looked at again: it may have been put forward or back meanwhile."""
 
 NAME_BYTES = 32
-_RELAYED = "ohttp"
+_DIRECT, _RELAYED = "direct", "ohttp"
 _MILLISECOND = timedelta(milliseconds=1)
+_SECOND = "%Y-%m-%d %H:%M:%S"
 _OVERSLEPT = timedelta(seconds=5)
 """So late after its time a packet does not leave, but at another one."""
 
@@ -96,6 +100,7 @@ class Crowd:
 
     def __init__(self, client: Client, manifest: Manifest, key: bytes) -> None:
         self._client, self._manifest, self._key = client, manifest, key
+        self._n_places = Slots(manifest).n_places
         self._lock, self._is_read = asyncio.Lock(), False
 
     async def check(self, tell: Callable[[str], None]) -> None:
@@ -116,8 +121,15 @@ class Crowd:
             members = (await self._client.members(study)).keys
             if self._key not in members:
                 raise not_a_member(study, len(members))
-            tell(f"you are one of {counted(len(members), 'member')}; that it is from one of them is all that what you send says of you")
+            tell(self._words(len(members)))
             self._is_read = True
+
+    def _words(self, n: int) -> str:
+        """What is told by what is sent, beside the answer."""
+        places = f", and in which of {counted(self._n_places, 'place')} of the study: you hide among those in yours"
+        said = f"what you send says that it is from one of them{'' if self._n_places == 1 else places}"
+        address = "; it comes from your address, which the coordinator sees" if self._client.via.name == _DIRECT else ""
+        return f"you are one of {counted(n, 'member')}; {said}{address}"
 
 
 @dataclass(frozen=True)
@@ -150,7 +162,15 @@ class Posted(Anonymous):
             if fate != "left":
                 return fate
             minted = self.packets.answer(carried.question, carried.payload, minted.due)
-        if minted.standing == "seen" or (minted.standing == "sent" and minted.via != _RELAYED):
+        if minted.standing == "seen":
+            return "arrived"
+        if minted.standing == "sent" and minted.via != _RELAYED:
+            # Whoever stops reading the board as a packet arrives is known to have sent it.
+            quiet = self._quiet(window)
+            carried.tell(
+                f"{carried.question} is with the coordinator; goes on until {quiet:{_SECOND}} UTC, so that the end does not tell when"
+            )
+            await self._until(quiet, carried)
             return "arrived"
         return await self._look_after(minted, carried, window)
 
@@ -160,13 +180,19 @@ class Posted(Anonymous):
         end = next((end for end in (window.collects_until, window.resends_until) if begin < end), None)
         return None if end is None else self._between(begin, end)
 
+    def _quiet(self, window: Window) -> datetime:
+        """A time that says nothing of when a packet has left: drawn over a part of the window that has not begun, while there is one."""
+        collects, resends, closes, now = window.collects_until, window.resends_until, window.closes, self.clock.now()
+        later = (part for part in ((collects, resends), (resends, closes)) if now < part[0])
+        return self._between(*next(later, (now, max(now, closes))))
+
     def _between(self, begin: datetime, end: datetime) -> datetime:
         return begin + self.entropy.below(max(1, (end - begin) // _MILLISECOND)) * _MILLISECOND
 
     async def _leave(self, minted: Minted, carried: Carried, window: Window) -> Fate:
         """Wait for the time of a packet, and let it leave."""
         if minted.standing == "minted":
-            carried.tell(f"{carried.question} is drawn, and leaves at {minted.due:%Y-%m-%d %H:%M:%S} UTC: a time of its own")
+            carried.tell(f"{carried.question} is drawn, and leaves at {minted.due:{_SECOND}} UTC: a time of its own")
         due: datetime | None = minted.due
         while due is not None and await self._until(due, carried) and self.clock.now() >= due + _OVERSLEPT:
             # The machine was asleep: whoever sends as it wakes up is known by the time.
@@ -184,9 +210,7 @@ class Posted(Anonymous):
             self.packets.note(carried.question, "sent")
             if self.client.via.name == _RELAYED:
                 until = next((end for end in (window.collects_until, window.resends_until) if self.clock.now() < end), window.closes)
-                carried.tell(
-                    f"{carried.question} is with the relay, which hands all packets over together at {until:%Y-%m-%d %H:%M:%S} UTC"
-                )
+                carried.tell(f"{carried.question} is with the relay, which hands all packets over together at {until:{_SECOND}} UTC")
         return "left"
 
     async def _post(self, minted: Minted, carried: Carried, window: Window) -> bool:
@@ -205,8 +229,13 @@ class Posted(Anonymous):
             if not carried.over.is_set() and self.clock.now() < resends:
                 carried.tell(f"{carried.question} has not arrived, and leaves once more")
                 await self._until(self._between(self.clock.now(), resends), carried)
-            if not carried.over.is_set() and self.clock.now() < resends:
-                await self._post(minted, carried, window)
+            # In an earlier run it may have left another way, or among other members.
+            is_late = carried.over.is_set() or self.clock.now() >= resends
+            if not is_late and await self._try(partial(self.crowd.check, carried.tell), carried, resends) is not None:
+                # Who acknowledged it before does not speak for whoever it is given to now.
+                self.packets.note(carried.question, "leaving")
+                if await self._post(minted, carried, window):
+                    self.packets.note(carried.question, "sent")
         await self._until(self._between(resends + (closes - resends) / 4, resends + (closes - resends) * 3 / 4), carried)
         return "arrived" if await self._is_seen(minted, carried, closes) else "left"
 

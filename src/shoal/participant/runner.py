@@ -11,8 +11,9 @@ from shoal.domain import Columns
 from shoal.entropy import Entropy, require_system
 from shoal.errors import ConsentError
 from shoal.participant.client import Client
-from shoal.participant.course import Course, Finished, Tell
+from shoal.participant.course import Course, Tell
 from shoal.participant.credentials import check_place, credential_of, keep, registration_of, ticket_of
+from shoal.participant.endings import Finished
 from shoal.participant.identity import identity_for, seed_of
 from shoal.participant.journal import Joined, Journal, Role
 from shoal.participant.objections import in_another_role, met_elsewhere, would_be_shared
@@ -63,6 +64,8 @@ async def run(
     ------
     ConsentError
         ``CONSENT-001``: the study was not agreed to, or at another coordinator, or in another role.
+    UsageError, RemoteProtocolError
+        Something is left to send, and the study does not take it by this way: see `shoal.participant.ways.Via.allow`.
     StoreError
         The ledger's file cannot be written; nothing was sent that was not stored.
     RefusedError
@@ -85,6 +88,8 @@ async def run(
             raise in_another_role(joined)
         if role == "reader" and ledger.unsent(offer.digest):
             raise would_be_shared(joined.title, joined.study)
+        if joined.standing == "agreed" or journal.load(joined.study).letters:
+            client.via.allow(offer.manifest)
         manifest, identity = offer.manifest, identity_for(offer.manifest, seed_of(journal, entropy))
         async with client.apart() as apart:
             if has_tokens(manifest):

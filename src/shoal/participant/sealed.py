@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 import httpx2
 
 from shoal.errors import LocalProtocolError, RemoteProtocolError, TransportError
-from shoal.names import shown
-from shoal.participant.asking import Party, checked_url
+from shoal.names import counted, shown
+from shoal.participant.asking import Party, RefusedError, checked_url
 from shoal.participant.ways import Direct, Via
 from shoal.study.anonymity import has_tokens
-from shoal.study.manifest import Manifest
+from shoal.study.manifest import Manifest, short
 from shoal.transport import ohttp
 from shoal.transport.bhttp import MAX_MESSAGE_BYTES, Answer, Request, padded_size
 from shoal.transport.forms import Relaying, from_json
@@ -60,11 +60,14 @@ class Ohttp(Via):
         self._prefix = urlsplit(url).path.rstrip("/")
         self._key = gateway_key
         self._checked: set[bytes] = set()
+        self._n_others: int | None = None
 
     @property
     def words(self) -> str:
         seen = "it sees your address and sealed bytes, and the coordinator what is in them; the two together see all"
-        return f"through the relay at {shown(self.relay.url)}: {seen}"
+        # A study that was made for one person is one more on this list.
+        others = "" if self._n_others is None else f". Besides this study it lists {counted(self._n_others, 'other')}"
+        return f"through the relay at {shown(self.relay.url)}: {seen}{others}"
 
     def transport(self, *, is_apart: bool) -> httpx2.AsyncBaseTransport:
         return OhttpTransport(self, self._direct.transport(is_apart=is_apart), self._prefix)
@@ -80,39 +83,48 @@ class Ohttp(Via):
             self._key = self._key or found
         return self._key
 
+    def allow(self, manifest: Manifest) -> None:
+        """Refuse a study that takes nothing through a relay, or is of another gateway than what is sent is sealed to: ``NET-005``."""
+        if manifest.gateway_key is None:
+            what = f"The study {shown(manifest.study.title)} names no gateway's key, and so takes nothing through a relay."
+            raise RemoteProtocolError("NET-005", what, fix="Ask its analyst, or go another way: --via direct, or --via tor")
+        if self._key not in (None, manifest.gateway_key):
+            raise RemoteProtocolError(
+                "NET-005",
+                f"The relay at {shown(self.relay.url)} has another gateway's key than the study {shown(manifest.study.title)}.",
+                why="It belongs to another coordinator, or somebody would read what you send.",
+                fix="Ask the study's analyst for the relay's address.",
+            )
+
     async def check(self, manifest: Manifest) -> None:
         """See that the relay leads to the gateway that the manifest names, and takes this study's packets: ``NET-005``."""
         if manifest.digest in self._checked:
             return
-        where = shown(self.relay.url)
-        if manifest.gateway_key is None:
-            what = f"The study {shown(manifest.study.title)} names no gateway's key, and so takes nothing through a relay."
-            raise RemoteProtocolError("NET-005", what, fix="Ask its analyst, or go another way: --via direct, or --via tor")
-        if await self.gateway_key() != manifest.gateway_key:
-            raise RemoteProtocolError(
-                "NET-005",
-                f"The relay at {where} has another gateway's key than the study {shown(manifest.study.title)}.",
-                why="It belongs to another coordinator, or somebody would read what you send.",
-                fix="Ask the study's analyst for the relay's address.",
-            )
+        await self.gateway_key()
+        self.allow(manifest)
         if has_tokens(manifest) and manifest.study.protocol == "anonml":
-            await self._check_listed(manifest, where)
+            await self._check_listed(manifest)
         self._checked.add(manifest.digest)
 
-    async def _check_listed(self, manifest: Manifest, where: str) -> None:
+    async def _check_listed(self, manifest: Manifest) -> None:
         data = await self._ask("GET", RELAYING, _MAX_LIST_BYTES)
         serves = self.relay.form(lambda given, kind: from_json(given, kind, _MAX_LIST_BYTES), data, Relaying)
         size, due = serves.studies.get(manifest.digest.hex()), packet_size(manifest)
         if size is None:
-            raise TransportError(
-                "NET-005",
-                f"The relay at {where} does not serve the study {shown(manifest.study.title)}, digest {manifest.short}.",
-                why="It serves another coordinator or another form of the study; or does not know it yet, or any more.",
-                fix="Ask the study's analyst for the relay's address; or try again in a minute.",
-            )
+            raise self._unserved(f"{shown(manifest.study.title)}, digest {manifest.short}")
         if size != due:
-            what = f"The relay at {where} takes packets of {size} bytes in the study {shown(manifest.study.title)}, which has {due}."
+            which = f"packets of {size} bytes in the study {shown(manifest.study.title)}, which has {due}"
+            what = f"The relay at {shown(self.relay.url)} takes {which}."
             raise RemoteProtocolError("NET-005", what, why="Packets of several sizes could be told apart.")
+        self._n_others = len(serves.studies) - 1
+
+    def _unserved(self, study: str) -> TransportError:
+        return TransportError(
+            "NET-005",
+            f"The relay at {shown(self.relay.url)} does not serve the study {study}.",
+            why="It serves another coordinator or another form of the study; or does not know it yet, or any more.",
+            fix="Ask the study's analyst for the relay's address; or try again in a minute.",
+        )
 
     def seal(self, study: str, packet: bytes) -> bytes:
         """A packet as only the gateway can read it; other bytes each time, so that they are to be kept."""
@@ -121,8 +133,13 @@ class Ohttp(Via):
         return seal_packet(self._key, study, packet)
 
     async def post_packet(self, study: str, sealed: bytes, _client: Client) -> None:
-        """Hand a sealed packet to the relay, on a connection of its own."""
-        await self._ask("POST", f"{PACKETS}/{study}", body=sealed, kind=SEALED)
+        """Hand a sealed packet to the relay, on a connection of its own; one that does not know the study now may know it in a minute."""
+        try:
+            await self._ask("POST", f"{PACKETS}/{study}", body=sealed, kind=SEALED)
+        except RefusedError as error:
+            if (error.code, error.status) != ("RELAY-001", 404):
+                raise
+            raise self._unserved(f"with digest {short(bytes.fromhex(study))}") from None
 
     async def _ask(self, method: str, target: str, max_bytes: int = 1 << 14, body: bytes = b"", kind: str | None = None) -> bytes:
         async with self._direct.transport(is_apart=True) as transport:

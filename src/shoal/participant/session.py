@@ -21,7 +21,7 @@ from shoal.participant.identity import identity_for, seed_of
 from shoal.participant.journal import Joined, Journal, Role, forms_agreed_to
 from shoal.participant.ledger_file import LedgerFile
 from shoal.participant.objections import has_changed, in_another_role, not_named, would_be_shared
-from shoal.participant.offers import Offer, fetch, joined_of, take_up
+from shoal.participant.offers import Offer, digits_of, fetch, joined_of, take_up
 from shoal.participant.outputs import release_of, write_model, write_release
 from shoal.participant.peers import check_role, peer_of
 from shoal.participant.posting import waits
@@ -79,7 +79,7 @@ class Session:
 
         Where none is named and several are open, it is the one that was agreed to and goes on. A review is of what the coordinator offers.
         """
-        digits, pinned = _digits(study), self.journal.pinned(self.client.url)
+        digits, pinned = digits_of(study), self.journal.pinned(self.client.url)
         if is_review:
             return await fetch(self.client, study, pinned)
         known = [one for one in self.journal.studies() if one.url == self.client.url and one.study.startswith(digits)]
@@ -97,6 +97,10 @@ class Session:
         known = self.journal.study(offer.digest)
         return known if known is not None and known.standing in _TAKEN_UP else None
 
+    def is_met(self, offer: Offer) -> bool:
+        """Whether a study of this coordinator, at this address and by this key, was agreed to before."""
+        return any(one.url == offer.url and one.key == offer.key and one.standing in (*_TAKEN_UP, "left") for one in self.journal.studies())
+
     def refuse_if_changed(self, offer: Offer) -> None:
         """Refuse a study of which another form was agreed to, before it is read as if it were a new one: ``CONSENT-001``."""
         for one in self._forms(offer):
@@ -107,7 +111,7 @@ class Session:
 
         Where nobody is asked.
         """
-        if len(_digits(study)) >= _DIGITS_NAMED:
+        if len(digits_of(study)) >= _DIGITS_NAMED:
             return
         known = self.journal.study(offer.digest)
         # Whoever has left has said no, and --yes alone does not take that back.
@@ -226,10 +230,6 @@ class Session:
 
 def _held(ledger: LedgerFile, study: str) -> list[Entry]:
     return [entry for entry in ledger.pending() if entry.study == study and entry.state in HELD]
-
-
-def _digits(study: str | None) -> str:
-    return (study or "").replace("-", "").lower()
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ from shoal.study.manifest import Manifest
 __all__ = ["Via", "via_of"]
 
 _FIX = "--via direct, --via ohttp:https://relay, --via tor or --via tor:127.0.0.1:9150"
+_PORT_DIGITS = 5
 
 
 def via_of(
@@ -66,6 +67,6 @@ def via_of(
         return Tor(url, entropy, ca)
     if name == "tor":
         host, _, port = rest.rpartition(":")
-        if host and port.isascii() and port.isdigit() and 1 <= int(port) <= 65535:
+        if host and len(port) <= _PORT_DIGITS and port.isascii() and port.isdigit() and 1 <= int(port) <= 65535:
             return Tor(url, entropy, ca, host.removeprefix("[").removesuffix("]"), int(port))
     raise UsageError("USAGE-001", f"--via {text!a:.60} is not a way to a coordinator.", fix=_FIX)

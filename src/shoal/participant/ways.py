@@ -40,14 +40,14 @@ class Via(ABC):
     def transport(self, *, is_apart: bool) -> httpx2.AsyncBaseTransport:
         """What carries requests; each on a connection of its own where they are to be apart."""
 
-    async def check(self, manifest: Manifest) -> None:
-        """See that this way is one that a study allows, before anything of it is sent.
+    def allow(self, manifest: Manifest) -> None:
+        """Refuse a study whose answers do not go this way, as far as that is known without asking anyone.
 
         Raises
         ------
         UsageError
             ``USAGE-001``: the study's answers go through a relay alone.
-        RemoteProtocolError, TransportError
+        RemoteProtocolError
             ``NET-005``: the relay is not this study's; see `shoal.participant.sealed`.
         """
         if manifest.study.trust == "shuffled":
@@ -57,6 +57,18 @@ class Via(ABC):
                 why="Its promise holds for answers that come shuffled among many.",
                 fix=f"--via ohttp:{manifest.relay or 'https://relay'}",
             )
+
+    async def check(self, manifest: Manifest) -> None:
+        """See that this way is one that a study allows, before anything of it is sent: what `allow` sees, and what a relay says.
+
+        Raises
+        ------
+        UsageError, RemoteProtocolError
+            As `allow` has them.
+        TransportError
+            ``NET-005``: the relay does not serve the study now.
+        """
+        self.allow(manifest)
 
     def seal(self, _study: str, packet: bytes) -> bytes:
         """The bytes of a packet to keep, to send and to send again."""

@@ -8,7 +8,8 @@ GET /v1/ohttp-keys         the gateway's key                                    
 GET /healthz               whether the process answers                                 200
 =========================  ==========================================================  ===================================================
 
-Nothing of who asks is kept, passed on or written: not the address, not the time, not the order, not a header.
+Nothing of who asks is passed on or written: not the address, not the time, not the order, not a header. In memory it is counted how many
+packets of the open window have come from an address, so that nobody alone can fill the spool.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shoal.clock import Clock
 from shoal.errors import RemoteProtocolError, TransportError
-from shoal.relay.following import Following
+from shoal.relay.following import Followed, Following
 from shoal.relay.remote import RefusedError, Remote
 from shoal.relay.spool import Kept, Sealed, Spool
 from shoal.transport import bhttp, ohttp
@@ -51,10 +52,14 @@ class Desk:
         The studies, the coordinator, the packets, and the time.
     executor
         Where packets are written.
+    sees_senders
+        Whether requests come from their senders' addresses: they do not where something else stands in front.
     """
 
-    def __init__(self, following: Following, remote: Remote, spool: Spool, clock: Clock, executor: Executor) -> None:
-        self._following, self._remote, self._clock = following, remote, clock
+    def __init__(
+        self, following: Following, remote: Remote, spool: Spool, clock: Clock, executor: Executor, *, sees_senders: bool = True
+    ) -> None:
+        self._following, self._remote, self._clock, self._sees_senders = following, remote, clock, sees_senders
         self._put: Batched[Sealed, Kept] = Batched(spool.put, executor, MOST_AT_ONCE)
         self._keys, self._keys_until = b"", datetime.min.replace(tzinfo=clock.now().tzinfo)
 
@@ -70,7 +75,8 @@ class Desk:
     async def packet(self, request: Request) -> Response:
         """Keep a sealed packet."""
         query_of(request)
-        study = self._following.served.get(digest_of(request))
+        digest = digest_of(request)
+        study = self._served().get(digest)
         if study is None:
             raise RequestError(404, "RELAY-001", "This relay does not serve that study.", fix="See /v1/relaying for those that it serves.")
         check_type(request, SEALED)
@@ -79,14 +85,36 @@ class Desk:
             what = f"A sealed packet of this study has {study.sealed_size} bytes, and this one has not."
             # The rest of one that is too long is not read, and so the connection cannot be used again.
             raise RequestError(400, "RELAY-001", what, headers={"connection": "close"})
-        if await self._put(Sealed(study.digest, study.phase_at(self._clock.now()), body, study.most_packets)) == "full":
+        if await self._keep(study, body, request) == "full":
             raise TransportError("HOST-004", "There is no room for more packets of this study.")
         return Response(status_code=202)
+
+    async def _keep(self, study: Followed, body: bytes, request: Request) -> Kept:
+        phase = study.phase_at(self._clock.now())
+        sealed = Sealed(study.digest, phase, body, study.most_packets)
+        if not self._sees_senders or request.client is None:
+            return await self._put(sealed)
+        address = request.client.host
+        if not study.senders.admit(phase, address, study.n_expected):
+            return "full"
+        kept: Kept = "full"
+        try:
+            kept = await self._put(sealed)
+        finally:
+            if kept != "kept":
+                study.senders.take_back(phase, address)
+        return kept
+
+    def _served(self) -> dict[str, Followed]:
+        """What is served; ``HOST-004`` before that is known."""
+        if not self._following.has_looked:
+            raise TransportError("HOST-004", "The coordinator has not told yet which studies there are.")
+        return self._following.served
 
     async def relaying(self, request: Request) -> Response:
         """What is served."""
         query_of(request)
-        studies = {digest: study.size for digest, study in sorted(self._following.served.items())}
+        studies = {digest: study.size for digest, study in sorted(self._served().items())}
         return Response(to_json(Relaying(to=self._remote.url, studies=studies)), media_type=JSON)
 
     async def keys(self, request: Request) -> Response:

@@ -2,7 +2,11 @@
 
 A study is served if its manifest is signed by the coordinator that was met first, has the digest under which it is listed, and takes
 packets with tokens. The size of its packets is computed here. The time of a phase is what was first heard of it. A coordinator that says
-something else later changes nothing; and one that lies about times gets no batch that is smaller than the manifest says.
+something else later changes nothing; and one that lies about times gets no batch of fewer sealed packets than the manifest says. How many
+of them are its own, made up to fill the batch, nobody can see who cannot open them.
+
+A study of which the list says nothing any more takes nothing, and what it has is kept until its last phase is over. One that is said to
+have ended is dropped, and is not served again under its digest.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from shoal.clock import Clock
@@ -20,6 +24,7 @@ from shoal.messages.measuring import check_values
 from shoal.names import shown
 from shoal.protocols.anonml.messages import MESSAGES, Ask
 from shoal.relay.remote import RefusedError, Remote
+from shoal.relay.senders import Senders
 from shoal.relay.spool import Phase, Spool
 from shoal.study.anonml import script_of
 from shoal.study.anonymity import Window, has_tokens
@@ -34,7 +39,8 @@ MOST_VALUES = 1 << 18
 OFTEN, SELDOM = timedelta(seconds=1), timedelta(seconds=15)
 """How soon a board is looked at again: while a phase is about to end or none is known, and while one is under way."""
 ROOM = 10
-"""So many times the packets of a phase are kept that people send who are as many as declared; more than that is a flood."""
+"""So many times the packets of a phase are kept that people send who are as many as declared; more than that is a flood. From one address
+they are kept once."""
 
 
 @dataclass
@@ -47,24 +53,32 @@ class Followed:
         Which one.
     size, sealed_size
         Of its packets, before and after they are sealed.
-    most_packets, most_in_part
-        How many are kept, and how many go into one request to the coordinator.
+    n_expected, most_in_part
+        How many come in a phase where as many people take part as declared, and how many go into one request to the coordinator.
     n_phases, phases
         How many it has, and those that were heard of.
     cursor, look_at
         The last letter that was read, and when to look for others.
+    senders
+        How many packets have come from where.
     """
 
     digest: str
     manifest: Manifest
     size: int
     sealed_size: int
-    most_packets: int
+    n_expected: int
     most_in_part: int
     n_phases: int
     phases: tuple[Phase, ...]
     look_at: datetime
     cursor: int = 0
+    senders: Senders = field(default_factory=Senders)
+
+    @property
+    def most_packets(self) -> int:
+        """How many are kept."""
+        return ROOM * self.n_expected
 
     def phase_at(self, now: datetime) -> int:
         """The phase of a packet that comes now: that which is open, or the next once nobody sends for that one any more."""
@@ -90,8 +104,8 @@ def followed(digest: str, data: bytes, phases: tuple[Phase, ...], now: datetime)
     size = packet_size(manifest)
     script, participation = script_of(manifest.study, manifest.digest), manifest.study.participation
     n_each = max(len(script.asked(phase, 0)) for phase in range(script.n_phases))
-    most = ROOM * n_each * max(participation.minimum, participation.size)
-    return Followed(digest, manifest, size, sealed_size(size), most, most_in_batch(size), script.n_phases, phases, now)
+    n_expected = n_each * max(participation.minimum, participation.size)
+    return Followed(digest, manifest, size, sealed_size(size), n_expected, most_in_batch(size), script.n_phases, phases, now)
 
 
 class Following:
@@ -108,23 +122,30 @@ class Following:
     ----------
     served
         Studies by digest.
+    has_looked
+        Whether it is known which studies there are: not before the coordinator has answered once.
     """
 
     def __init__(self, remote: Remote, spool: Spool, clock: Clock, tell: Callable[[str], object] | None = None) -> None:
         self.served: dict[str, Followed] = {}
+        self.has_looked = False
         self._remote, self._spool, self._clock = remote, spool, clock
         self._tell = tell or (lambda line: print(line, file=sys.stderr, flush=True))
         self._passed_over: set[str] = set()
 
     async def look(self) -> None:
         """Look at everything once; `TransportError` where the coordinator does not answer: then all is as it was."""
-        listed = await self._remote.open_studies()
-        self._passed_over &= listed
-        for digest in sorted(listed - set(self.served) - self._passed_over):
+        listed = await self._remote.studies()
+        are_open = {digest for digest, status in listed.items() if status == "open"}
+        self._passed_over &= are_open
+        for digest in sorted(are_open - set(self.served) - self._passed_over):
             await self._begin(digest)
-        for digest in sorted({*self.served, *await asyncio.to_thread(self._spool.studies)} - listed):
-            await self._end(digest)
+        self.has_looked = True
+        for digest in sorted({*self.served, *await asyncio.to_thread(self._spool.studies)} - are_open):
+            await (self._end if digest in listed else self._hold)(digest)
         now = self._clock.now()
+        for study in self.served.values():
+            study.senders.begin(study.phase_at(now))
         for study in [one for one in self.served.values() if now >= one.look_at]:
             await self._read_board(study)
 
@@ -134,6 +155,8 @@ class Following:
             verify_published(published.key, bytes.fromhex(digest), published.signature)
             if await asyncio.to_thread(self._spool.pinned, published.key) != published.key:
                 raise RemoteProtocolError("AUTH-004", "The coordinator has another key than when this spool was begun.")
+            if await asyncio.to_thread(self._spool.has_ended, digest):
+                raise RemoteProtocolError("HOST-002", "It has ended before, as the coordinator said, and what was sent is forgotten.")
             phases = await asyncio.to_thread(self._spool.phases, digest)
             study = await asyncio.to_thread(followed, digest, published.manifest, phases, self._clock.now())
         except (RemoteProtocolError, SpecError) as error:
@@ -162,6 +185,13 @@ class Following:
         study.look_at = now + wait
         if found.status != "open":
             await self._end(study.digest)
+
+    async def _hold(self, digest: str) -> None:
+        """A study that is not listed takes nothing for now, and has ended when its last phase is over."""
+        self.served.pop(digest, None)
+        phases = await asyncio.to_thread(self._spool.phases, digest)
+        if phases and self._clock.now() >= max(phase.window.closes for phase in phases):
+            await self._end(digest)
 
     async def _end(self, digest: str) -> None:
         """A study that has ended takes nothing any more."""

@@ -5,13 +5,14 @@ until               what is done with packets that came for a phase
 ==================  ===============================================================================================
 ``collects_until``  they wait
 ``resends_until``   those that waited became one batch, if they were enough; what comes now waits
-``closes``          those that waited became a second batch, if they were enough
+``closes``          those that waited became a second batch, if there were enough new ones; else those that were shown before
 afterwards          what still waits is deleted: the coordinator could not count it, and few would not hide each other
 ==================  ===============================================================================================
 
 What is to leave is noted on the disk before it does, with the part of the batch in which it goes. A part is sent until the coordinator
-has acknowledged it, and deleted then. After a crash it may be sent twice, which changes nothing there. A part that is refused as too small,
-since some of its packets were rubbish, waits for the second batch.
+has answered it. After a crash it may be sent twice, which changes nothing there. What is acknowledged is deleted. A part that is refused as
+too small, since some of its packets are rubbish, is rid of these; when all parts have been answered, what is left of them goes again as one
+batch, which nobody else's packet joins. A part that is refused for another reason waits for the second batch.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from shoal.relay.following import Followed, Following
 from shoal.relay.remote import RefusedError, Remote
 from shoal.relay.spool import Spool
 from shoal.study.anonymity import Window, least_batch
+from shoal.transport.forms import Taken
 
 FIRST_WAIT, LONGEST_WAIT = timedelta(seconds=1), timedelta(seconds=30)
 """Between two tries to reach the coordinator with a part: doubled each time."""
@@ -60,6 +62,7 @@ class Releasing:
         """Do all that is due now."""
         for study in list(self._following.served.values()):
             await asyncio.to_thread(self._settle, study, self._clock.now())
+            await asyncio.to_thread(self._spool.settle_again, study.digest, study.most_in_part)
             await self._send(study.digest)
 
     def _settle(self, study: Followed, now: datetime) -> None:
@@ -80,12 +83,18 @@ class Releasing:
         for part in await asyncio.to_thread(self._spool.parts, study):
             packets = await asyncio.to_thread(self._spool.part, study, part)
             try:
-                await self._remote.deliver(study, packets)
+                told = await self._remote.deliver(study, packets)
             except RefusedError:
                 await asyncio.to_thread(self._spool.return_part, study, part)
             except TransportError:
                 self._waits[study] = (self._clock.now() + wait, min(2 * wait, LONGEST_WAIT))
                 return
             else:
-                await asyncio.to_thread(self._spool.drop_part, study, part)
+                await asyncio.to_thread(self._answered, study, part, packets, told)
         self._waits.pop(study, None)
+
+    def _answered(self, study: str, part: int, packets: list[bytes], told: Taken) -> None:
+        if told.taken is None:
+            self._spool.return_part(study, part, [packets[i] for i in told.invalid])
+        else:
+            self._spool.drop_part(study, part)

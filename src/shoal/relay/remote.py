@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, get_args
 from urllib.parse import urlsplit
 
 import httpx2
@@ -18,7 +18,7 @@ from shoal.messages import codec
 from shoal.messages.base import Record
 from shoal.names import shown
 from shoal.transport import bhttp, ohttp
-from shoal.transport.forms import Batch, Letters, Problem, Published, from_cbor, from_json, to_cbor
+from shoal.transport.forms import Batch, Letters, Problem, Published, Status, Taken, from_cbor, from_json, to_cbor
 from shoal.transport.listening import is_loopback
 from shoal.transport.routes import CBOR, GATEWAY, KEYS, OPENED, SEALED, STUDIES, study_route
 
@@ -31,8 +31,9 @@ _HEADERS = {"User-Agent": "shoal", "Accept": "*/*", "Accept-Encoding": "identity
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MAX_LIST_BYTES = 1 << 20
 _MAX_PROBLEM_BYTES = 1 << 14
-_MOST_CONNECTIONS = 4_096
-"""Each participant that waits for letters through the relay has one."""
+_MAX_TAKEN_BYTES = 1 << 16
+_MOST_CONNECTIONS, _MOST_OWN = 4_096, 16
+"""Each participant that waits for letters through the relay has one. What the relay itself asks and hands over has others."""
 
 
 class RefusedError(RemoteProtocolError):
@@ -79,32 +80,35 @@ class Remote:
     url, ca
         Its address, and a file of certificates to trust in place of the system's.
     transport
-        What carries requests; None for HTTP.
+        What carries requests; None for HTTP, with connections for what participants ask, and others for what the relay itself does: however
+        many wait, batches leave.
     """
 
     def __init__(self, url: str, ca: Path | None = None, transport: httpx2.AsyncBaseTransport | None = None) -> None:
         self.url = checked_url(url)
-        limits = httpx2.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=16)
         context = trusting(ca) if self.url.startswith("https:") else False
-        self._transport = transport or httpx2.AsyncHTTPTransport(verify=context, trust_env=False, limits=limits)
+        self._own, self._others = (transport or _http(context, most) for most in (_MOST_OWN, _MOST_CONNECTIONS))
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self._transport.aclose()
+        await self._own.aclose()
+        await self._others.aclose()
 
-    async def open_studies(self) -> frozenset[str]:
-        """The digests of the studies of AnonML that are open."""
+    async def studies(self) -> dict[str, Status]:
+        """How the studies of AnonML stand, by their digests."""
         data = await self._ask("GET", STUDIES, _MAX_LIST_BYTES)
         try:
             listed = json.loads(data)
-            found = [one["digest"] for one in listed if (one["protocol"], one["status"]) == ("anonml", "open")]
+            found: dict[str, Status] = {one["digest"]: one["status"] for one in listed if one["protocol"] == "anonml"}
             if not isinstance(listed, list) or not all(_DIGEST.fullmatch(digest) for digest in found):
+                raise ValueError
+            if not all(status in get_args(Status) for status in found.values()):
                 raise ValueError
         except (ValueError, TypeError, KeyError, RecursionError):
             raise _no_answer("something that is no list of studies") from None
-        return frozenset(found)
+        return found
 
     async def published(self, study: str) -> Published:
         """A manifest with its signature; neither is checked here."""
@@ -125,19 +129,31 @@ class Remote:
 
     async def forward(self, sealed: bytes) -> bytes:
         """The sealed answer to a sealed request."""
-        return await self._ask("POST", GATEWAY, MAX_OPENED_BYTES, sealed, SEALED, OPENED)
+        return await self._ask("POST", GATEWAY, MAX_OPENED_BYTES, sealed, SEALED, OPENED, is_own=False)
 
-    async def deliver(self, study: str, packets: Sequence[bytes]) -> None:
-        """Hand over sealed packets; they are the coordinator's once this returns."""
-        await self._ask("POST", study_route(study, "batches"), _MAX_PROBLEM_BYTES, to_cbor(Batch(packets=tuple(packets))), CBOR)
+    async def deliver(self, study: str, packets: Sequence[bytes]) -> Taken:
+        """Hand over sealed packets. Unless they are refused, they are the coordinator's once this returns."""
+        body = to_cbor(Batch(packets=tuple(packets)))
+        told = _form(from_cbor, await self._ask("POST", study_route(study, "batches"), _MAX_TAKEN_BYTES, body, CBOR), Taken)
+        if any(i >= len(packets) for i in told.invalid):
+            raise _no_answer("packets that it was not sent")
+        return told
 
     async def _ask(
-        self, method: str, target: str, max_bytes: int, body: bytes = b"", kind: str | None = None, wanted: str | None = None
+        self,
+        method: str,
+        target: str,
+        max_bytes: int,
+        body: bytes = b"",
+        kind: str | None = None,
+        wanted: str | None = None,
+        *,
+        is_own: bool = True,
     ) -> bytes:
         headers = {**_HEADERS, **({} if kind is None else {"Content-Type": kind})}
         request = httpx2.Request(method, self.url + target, headers=headers, content=body, extensions={"timeout": _SECONDS})
         try:
-            response = await self._transport.handle_async_request(request)
+            response = await (self._own if is_own else self._others).handle_async_request(request)
             try:
                 data = await _read(response, max_bytes)
             finally:
@@ -147,6 +163,11 @@ class Remote:
         if response.status_code == 200 and wanted in (None, response.headers.get("Content-Type")):
             return data
         raise _refusal(response.status_code, data)
+
+
+def _http(context: ssl.SSLContext | bool, most: int) -> httpx2.AsyncHTTPTransport:
+    limits = httpx2.Limits(max_connections=most, max_keepalive_connections=_MOST_OWN)
+    return httpx2.AsyncHTTPTransport(verify=context, trust_env=False, limits=limits)
 
 
 async def _read(response: httpx2.Response, max_bytes: int) -> bytes:

@@ -3,9 +3,14 @@
 ========  ===============================================================================================================
 waiting   came, and is not part of a batch yet
 parted    belongs to a batch: which part of it, it was told by the one shuffle of that batch. A part is sent again, after a
-          crash too, until it is acknowledged
-gone      acknowledged, or too late to count: deleted, and overwritten in the file
+          crash too, until it is answered
+shown     was in a part that was answered. Refused, it waits, and may go again; acknowledged, or found to be rubbish, it is
+          deleted and overwritten in the file, but for its digest
+gone      too late to count: deleted, digest and all
 ========  ===============================================================================================================
+
+What is shown can make no second batch large enough: a coordinator that refuses a batch, or has all of it sent again, would get the same
+with one packet more, and so would know whose that is. Therefore digests stay until their phase is over: a packet that comes again is known.
 
 What a row says is in ``spool.sql``. A row's place is drawn at random, but a page has its rows also in the order in which they were written;
 `Spool.tidy` writes the file anew in the order of places, and empties SQLite's log. It is called soon after packets came.
@@ -38,6 +43,13 @@ PLACE_BYTES = 16
 MOST_REWRITTEN = 1 << 28
 """Bytes of packets up to which the file is written anew."""
 
+_WAITING = "study = ? AND phase = ? AND part IS NULL AND sealed IS NOT NULL"
+_FORGOTTEN = "part = NULL, is_shown = TRUE, sealed = NULL"
+_IS_AGAIN = """
+    is_again AND NOT EXISTS (
+        SELECT 1 FROM packets WHERE packets.study = phases.study AND packets.phase = phases.phase AND part IS NOT NULL
+    )
+"""
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
 
@@ -102,8 +114,8 @@ class Spool:
         self._lock, self._count = threading.Lock(), _Count()
         self._has_new = True
         self._db = open_file(self.path)
-        for row in self._rows("SELECT study, count(*), sum(length(sealed)) FROM packets GROUP BY study"):
-            self._count.add(*row)
+        with in_sentences(self.path):
+            self._count = _counted(self._db, "TRUE")
 
     def __enter__(self) -> Self:
         return self
@@ -122,14 +134,14 @@ class Spool:
         added = _Count()
         with self._change() as db:
             for one in packets:
-                digest = hashlib.sha256(one.sealed).digest()
-                if db.execute("SELECT 1 FROM packets WHERE study = ? AND digest = ?", (one.study, digest)).fetchone():
+                digest = _digest(one.sealed)
+                known = db.execute("SELECT sealed IS NOT NULL FROM packets WHERE study = ? AND digest = ?", (one.study, digest)).fetchone()
+                if known == (True,):
                     outcomes.append("repeated")
                 elif not self._has_room(one, added):
                     outcomes.append("full")
                 else:
-                    place = self._entropy.bytes(PLACE_BYTES)
-                    db.execute("INSERT INTO packets VALUES (?, ?, ?, ?, NULL, ?)", (place, one.study, one.phase, digest, one.sealed))
+                    _put(db, one, digest, None if known else self._entropy.bytes(PLACE_BYTES))
                     added.add(one.study, 1, len(one.sealed))
                     outcomes.append("kept")
         self._adopt(added)
@@ -137,7 +149,7 @@ class Spool:
 
     def n_waiting(self, study: str, phase: int) -> int:
         """How many packets of a phase belong to no batch yet."""
-        asked = "SELECT count(*) FROM packets WHERE study = ? AND phase = ? AND part IS NULL"
+        asked = f"SELECT count(*) FROM packets WHERE {_WAITING}"
         return int(self._rows(asked, study, phase)[0][0])
 
     def keep_phase(self, study: str, phase: int, window: Window) -> None:
@@ -152,7 +164,9 @@ class Spool:
         return tuple(Phase(n, Window(_moment(opened), _moment(closes)), settled) for n, opened, closes, settled in rows)
 
     def settle(self, study: str, phase: int, settled: int, least: int, most: int) -> int:
-        """Make one batch of all packets of a phase that wait, or leave them if they are too few; that this was settled is noted with it.
+        """Make one batch of all packets of a phase that wait; that this was settled is noted with it.
+
+        Where fewer than so many of them are new to the coordinator these are left out, and what it has been shown goes by itself.
 
         Parameters
         ----------
@@ -161,7 +175,7 @@ class Spool:
         settled
             How many releases of the phase are settled by this. Nothing is done where as many are.
         least, most
-            The fewest packets of a batch, and the most of a part of it.
+            The fewest packets that a batch has beside those that were shown, if any, and the most of a part of it.
 
         Returns
         -------
@@ -172,17 +186,26 @@ class Spool:
             noted = "UPDATE phases SET settled = ?1 WHERE study = ?2 AND phase = ?3 AND settled < ?1"
             if not db.execute(noted, (settled, study, phase)).rowcount:
                 return 0
-            asked = "SELECT place FROM packets WHERE study = ? AND phase = ? AND part IS NULL ORDER BY place"
-            places = [place for (place,) in db.execute(asked, (study, phase))]
-            if len(places) < least:
-                return 0
-            shuffle(places, self._entropy)
-            (first,) = db.execute("SELECT ifnull(max(part), -1) + 1 FROM packets WHERE study = ?", (study,)).fetchone()
-            at = 0
-            for part, size in enumerate(even_parts(len(places), most), start=first):
-                db.executemany("UPDATE packets SET part = ? WHERE place = ?", [(part, place) for place in places[at : at + size]])
-                at += size
+            new, shown = (_places(db, study, phase, is_shown=is_shown) for is_shown in (False, True))
+            places = new + shown if len(new) >= least else shown
+            self._cut(db, study, places, most)
             return len(places)
+
+    def settle_again(self, study: str, most: int) -> int:
+        """Make one batch of what was refused together with rubbish, without that, once no part of its phase is on its way.
+
+        How many packets are in it.
+        """
+        asked = f"SELECT phase FROM phases WHERE study = ? AND {_IS_AGAIN}"
+        phases = [phase for (phase,) in self._rows(asked, study)]
+        n = 0
+        for phase in phases:
+            with self._change() as db:
+                db.execute("UPDATE phases SET is_again = FALSE WHERE study = ? AND phase = ?", (study, phase))
+                places = _places(db, study, phase, is_shown=True)
+                self._cut(db, study, places, most)
+                n += len(places)
+        return n
 
     def parts(self, study: str) -> tuple[int, ...]:
         """The parts of batches that are to be sent."""
@@ -196,23 +219,43 @@ class Spool:
         return found
 
     def drop_part(self, study: str, part: int) -> None:
-        """Delete what was acknowledged."""
-        self._delete("study = ? AND part = ?", study, part)
-
-    def return_part(self, study: str, part: int) -> None:
-        """Have what was not taken wait again."""
+        """Delete what was acknowledged, but for the digests."""
         with self._change() as db:
-            db.execute("UPDATE packets SET part = NULL WHERE study = ? AND part = ?", (study, part))
+            gone = _counted(db, "study = ? AND part = ?", study, part)
+            db.execute(f"UPDATE packets SET {_FORGOTTEN} WHERE study = ? AND part = ?", (study, part))
+        self._adopt(gone, -1)
+
+    def return_part(self, study: str, part: int, rubbish: Sequence[bytes] = ()) -> None:
+        """Have what was not taken wait again; of what is rubbish in it, the digests alone stay, and the rest is for `settle_again`."""
+        gone = _Count()
+        with self._change() as db:
+            if rubbish:
+                of_part = "SELECT phase FROM packets WHERE study = ?1 AND part = ?2"
+                db.execute(f"UPDATE phases SET is_again = TRUE WHERE study = ?1 AND phase IN ({of_part})", (study, part))
+            for one in rubbish:
+                forget = f"UPDATE packets SET {_FORGOTTEN} WHERE study = ? AND digest = ? AND part = ?"
+                n = db.execute(forget, (study, _digest(one), part)).rowcount
+                gone.add(study, n, n * len(one))
+            db.execute("UPDATE packets SET part = NULL, is_shown = TRUE WHERE study = ? AND part = ?", (study, part))
+        self._adopt(gone, -1)
 
     def drop_late(self, study: str, phase: int) -> None:
         """Delete what waits of a phase, and of those before it: it cannot count any more."""
-        self._delete("study = ? AND phase <= ? AND part IS NULL", study, phase)
+        with self._change() as db:
+            gone = _deleted(db, "study = ? AND phase <= ? AND part IS NULL", study, phase)
+        self._adopt(gone, -1)
 
     def drop_study(self, study: str) -> None:
-        """Delete everything of a study."""
-        self._delete("study = ?", study)
+        """Delete everything of a study, which has ended for good."""
         with self._change() as db:
+            gone = _deleted(db, "study = ?", study)
             db.execute("DELETE FROM phases WHERE study = ?", (study,))
+            db.execute("INSERT OR IGNORE INTO ended VALUES (?)", (study,))
+        self._adopt(gone, -1)
+
+    def has_ended(self, study: str) -> bool:
+        """Whether everything of a study was deleted: nothing is known any more of what was shown of it."""
+        return bool(self._rows("SELECT 1 FROM ended WHERE study = ?", study))
 
     def studies(self) -> tuple[str, ...]:
         """The studies of which there is anything."""
@@ -253,14 +296,14 @@ class Spool:
             self._count.n_bytes += sign * change.n_bytes
             self._has_new = True
 
-    def _delete(self, where: str, *values: object) -> None:
-        gone = _Count()
-        with self._change() as db:
-            asked = f"SELECT study, count(*), ifnull(sum(length(sealed)), 0) FROM packets WHERE {where} GROUP BY study"
-            for row in db.execute(asked, values).fetchall():
-                gone.add(*row)
-            db.execute(f"DELETE FROM packets WHERE {where}", values)
-        self._adopt(gone, -1)
+    def _cut(self, db: Connection, study: str, places: list[bytes], most: int) -> None:
+        """Shuffle packets, and note in which part of a batch each of them goes."""
+        shuffle(places, self._entropy)
+        (first,) = db.execute("SELECT ifnull(max(part), -1) + 1 FROM packets WHERE study = ?", (study,)).fetchone()
+        at = 0
+        for part, size in enumerate(even_parts(len(places), most), start=first):
+            db.executemany("UPDATE packets SET part = ? WHERE place = ?", [(part, place) for place in places[at : at + size]])
+            at += size
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         with in_sentences(self.path), self._lock:
@@ -277,6 +320,41 @@ def shuffle(items: list[T], entropy: Entropy) -> None:
     for i in range(len(items) - 1, 0, -1):
         j = entropy.below(i + 1)
         items[i], items[j] = items[j], items[i]
+
+
+def _put(db: Connection, one: Sealed, digest: bytes, place: bytes | None) -> None:
+    """Write a packet at a place; one of which there is the digest, where that is."""
+    if place is None:
+        db.execute("UPDATE packets SET sealed = ?, phase = ? WHERE study = ? AND digest = ?", (one.sealed, one.phase, one.study, digest))
+    else:
+        columns = "place, study, phase, digest, sealed"
+        db.execute(f"INSERT INTO packets ({columns}) VALUES (?, ?, ?, ?, ?)", (place, one.study, one.phase, digest, one.sealed))
+
+
+def _places(db: Connection, study: str, phase: int, *, is_shown: bool) -> list[bytes]:
+    """Where the packets of a phase are that wait: those that were shown, or those that were not."""
+    asked = f"SELECT place FROM packets WHERE {_WAITING} AND is_shown = ? ORDER BY place"
+    return [place for (place,) in db.execute(asked, (study, phase, is_shown))]
+
+
+def _counted(db: Connection, where: str, *values: object) -> _Count:
+    """How many packets there are of some rows."""
+    found = _Count()
+    asked = f"SELECT study, count(sealed), ifnull(sum(length(sealed)), 0) FROM packets WHERE {where} GROUP BY study"
+    for row in db.execute(asked, values).fetchall():
+        found.add(*row)
+    return found
+
+
+def _deleted(db: Connection, where: str, *values: object) -> _Count:
+    """Delete rows; how many packets there were."""
+    found = _counted(db, where, *values)
+    db.execute(f"DELETE FROM packets WHERE {where}", values)
+    return found
+
+
+def _digest(sealed: bytes) -> bytes:
+    return hashlib.sha256(sealed).digest()
 
 
 def _milliseconds(when: datetime) -> int:

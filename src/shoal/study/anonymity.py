@@ -19,9 +19,10 @@ import math
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
-from itertools import count
 
-from shoal.errors import RemoteProtocolError
+import numpy as np
+
+from shoal.errors import RemoteProtocolError, SpecError
 from shoal.protocols.anonml.assignment import words_of
 from shoal.protocols.anonml.median import N_BATCHES
 from shoal.protocols.anonml.paper import PaperScript
@@ -34,6 +35,7 @@ from shoal.study.spec import Study
 _SCOPE, _CONTEXT = b"shoal credential 1\x00", b"shoal pseudonym 1\x00"
 _NAME = b"shoal pseudonym's name 1\x00"
 _TICKET, _PLACE = b"shoal pseudonym's ticket 1\x00", b"shoal place's ticket 1\x00"
+_COUNTED_AT_ONCE = 256
 
 
 def is_anonymous(study: Study) -> bool:
@@ -46,10 +48,39 @@ def has_tokens(manifest: Manifest) -> bool:
     return is_anonymous(manifest.study) and manifest.issuer_key is not None
 
 
+def check_delivery(manifest: Manifest) -> None:
+    """Refuse a study whose participants would not be as anonymous as it says, before it is served and before it is joined: ``HOST-003``."""
+    if manifest.relay is not None and manifest.gateway_key is None:
+        raise SpecError("HOST-003", "The manifest names a relay and no gateway key.", why="What goes through a relay is sealed to it.")
+    if manifest.epoch is not None and not has_tokens(manifest):
+        raise SpecError("HOST-003", "The manifest has an epoch, and the study takes no tokens.", fix="Leave the epoch out.")
+    if manifest.epoch is not None and manifest.study.variant == "paper":
+        raise SpecError(
+            "HOST-003",
+            "A study of variant paper cannot be of an epoch.",
+            why="Its credentials say to which partition somebody belongs, and in another study that would be another one.",
+            fix="Leave the epoch out: credentials are then of this study alone.",
+        )
+    is_sealed = has_tokens(manifest) and manifest.gateway_key is not None and manifest.relay is not None
+    if manifest.study.trust == "shuffled" and not is_sealed:
+        raise SpecError(
+            "HOST-003",
+            "A study with trust shuffled needs tokens, a gateway and a relay.",
+            why="Its answers come in shuffled batches, sealed, from a relay that somebody else runs.",
+            fix='Name the relay: shoal serve STUDY --relay URL; or trust = "local"',
+        )
+
+
 def scope_of(manifest: Manifest) -> bytes:
     """Which credentials count in a study: 32 bytes that each of them is bound to."""
-    of = b"study" + manifest.digest if manifest.epoch is None else b"epoch" + manifest.epoch.encode()
-    return hashlib.sha256(_SCOPE + of).digest()
+    if manifest.epoch is None:
+        return scope_of_study(manifest.digest)
+    return hashlib.sha256(_SCOPE + b"epoch" + manifest.epoch.encode()).digest()
+
+
+def scope_of_study(study: bytes) -> bytes:
+    """The scope of a study that is of no epoch, by its digest."""
+    return hashlib.sha256(_SCOPE + b"study" + study).digest()
 
 
 def name_of_pseudonym(pseudonym: bytes) -> bytes:
@@ -99,6 +130,7 @@ class Slots:
         self._script = script_of(manifest.study, manifest.digest) if manifest.study.protocol == "anonml" else None
         self._names = () if self._script is None else tuple(sorted(self._script.prices))
         self._tickets: dict[int, bytes] = {}
+        self._counted = 0
         self.n_slots = manifest.study.privacy.n_updates if self._script is None else len(self._names)
         self.n_places = 1
         if isinstance(self._script, PaperScript):
@@ -124,19 +156,20 @@ class Slots:
         """The ticket of a person whose pseudonym and place are known, as they are to everyone who sees a packet."""
         if not isinstance(self._script, PaperScript):
             return hashlib.sha256(_TICKET + self.study + pseudonym).digest()
-        if place not in self._tickets:
-            self._tickets[place] = self._ticket_of_place(self._script, place)
-        return self._tickets[place]
-
-    def _ticket_of_place(self, script: PaperScript, place: int) -> bytes:
-        """The first ticket, by counting, whose words have this place."""
         if not 0 <= place < self.n_places:
             raise RemoteProtocolError("ANONML-001", f"A study of {self.n_places} places has no place {place}.")
-        for counter in count():
-            ticket = hashlib.sha256(_PLACE + self.study + place.to_bytes(4, "big") + counter.to_bytes(4, "big")).digest()
-            if int(script.place(words_of(self.study, ticket))[0]) % self.n_places == place:
-                return ticket
-        raise AssertionError("one of them has it")
+        while place not in self._tickets:
+            self._count_on(self._script)
+        return self._tickets[place]
+
+    def _count_on(self, script: PaperScript) -> None:
+        """Note which places the next tickets have, by counting, where none before them has. All places together take one count."""
+        counters = range(self._counted, self._counted + _COUNTED_AT_ONCE)
+        tickets = [hashlib.sha256(_PLACE + self.study + counter.to_bytes(4, "big")).digest() for counter in counters]
+        places = script.place(np.concatenate([words_of(self.study, ticket) for ticket in tickets])) % self.n_places
+        for place, ticket in zip(places.tolist(), tickets, strict=True):
+            self._tickets.setdefault(place, ticket)
+        self._counted = counters.stop
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ class Manifest:
     roster
         Members of a secure sum, each with a name and a key of its own.
     relay
-        Address of the relay: https, or http to this machine or to an onion service.
+        Address of the relay: https, or http to this machine; not an onion service, which is reached over Tor alone.
     """
 
     study: Study
@@ -227,7 +227,12 @@ def _check_url(url: object) -> None:
             raise ValueError
         parts = urlsplit(url)
         host, _ = parts.hostname or "", parts.port
-        is_safe = parts.scheme == "https" or (parts.scheme == "http" and (host in _LOOPBACK or host.endswith(".onion")))
+        is_safe = parts.scheme == "https" or (parts.scheme == "http" and host in _LOOPBACK)
+        if host.rstrip(".").endswith(".onion"):
+            raise _unusable(
+                f"The relay's address {url!a:.90} is an onion service, which nobody reaches but over Tor.",
+                "Give a relay at https://host/path; whoever goes over Tor needs none: shoal join URL --via tor",
+            )
         if not is_safe or not host or parts.username is not None or parts.query or parts.fragment:
             raise ValueError
     except ValueError:

@@ -27,6 +27,10 @@ MAX_VALUES = 1 << 18
 """Of a form in CBOR: five for a letter, of which there are fewer than fit into the bytes that are sent at once."""
 MAX_WAIT_SECONDS = 30
 TICKET_BYTES = 32
+NAME_BYTES = 32
+"""Of a member's key, and of the name of a packet."""
+MOST_IN_PAGE = 1 << 17
+"""So many keys or names are told at once. Whoever gets as many asks for those after the last."""
 
 
 def _own_name(name: str) -> str:
@@ -35,7 +39,14 @@ def _own_name(name: str) -> str:
     return name
 
 
+def _whole_names(names: bytes) -> bytes:
+    if len(names) % NAME_BYTES:
+        raise ValueError(f"is not {NAME_BYTES} bytes for each")
+    return names
+
+
 Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Names = Annotated[bytes, AfterValidator(_whole_names)]
 Hex = Annotated[str, Field(pattern=r"^(?:[0-9a-f]{2})*$", max_length=1000)]
 
 
@@ -82,25 +93,44 @@ class Enrolled(Record):
 
 
 class Members(Record):
-    """The public keys of all to whom credentials were issued that count in a study, in the order of their digits (CBOR).
+    """The public keys of all to whom credentials were issued that count in a study, one after another, sorted (CBOR).
 
     It is the set in which a packet's sender hides.
     """
 
-    keys: Annotated[tuple[Annotated[bytes, Field(min_length=32, max_length=32)], ...], FailFast()] = ()
+    joined: Names = b""
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        return tuple(self.joined[i : i + NAME_BYTES] for i in range(0, len(self.joined), NAME_BYTES))
 
 
 class Received(Record):
     """What has arrived in a phase, for its senders to find their own: digests of packets' names, one after another, in order (CBOR)."""
 
     phase: Annotated[int, Field(ge=0, lt=1 << 31)]
-    names: bytes = b""
+    names: Names = b""
 
 
 class Batch(Record):
     """Sealed packets that a relay hands over at once, shuffled (CBOR)."""
 
     packets: Annotated[tuple[bytes, ...], FailFast()] = ()
+
+
+class Taken(Record):
+    """What became of a batch (CBOR).
+
+    Parameters
+    ----------
+    taken
+        How many of its packets are in, now or before; None where it was refused, since too few of them are valid.
+    invalid
+        Places in the batch of packets that are none, or are one of its others again: without them it may come again.
+    """
+
+    taken: Annotated[int, Field(ge=0)] | None
+    invalid: Annotated[tuple[Annotated[int, Field(ge=0)], ...], FailFast()] = ()
 
 
 class Issuing(Record):

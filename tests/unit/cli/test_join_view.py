@@ -45,6 +45,8 @@ def test_a_roster_is_on_the_label_and_in_its_data(tmp_path: Path) -> None:
     for i, key in enumerate(keys):
         assert f"site-{i}, key {short(key)}" in label_text(asked, "over Tor")
     assert label_text(asked, "over Tor").endswith("\nsent      over Tor")
+    *_, last = label_text(asked, "through a relay", rests_on_relay=True).splitlines()
+    assert last.startswith("but       you have not met this coordinator") and last.endswith("--study DIGEST")
     assert label_data(asked)["roster"] == [{"name": f"site-{i}", "key": key.hex()} for i, key in enumerate(keys)]
 
 

@@ -16,11 +16,12 @@ from shoal.clock import SystemClock
 from shoal.entropy import SystemEntropy
 from shoal.errors import StoreError, UsageError
 from shoal.participant.credentials import registration_of
-from shoal.participant.journal import Journal
+from shoal.participant.journal import Joined, Journal
 from shoal.participant.ledger_file import LedgerFile
 from shoal.participant.offers import Offer
 from shoal.participant.offers import take_up as write_down
 from shoal.participant.session import opened
+from shoal.privacy.events import LOCAL_PERSON, Event
 from shoal.privacy.ledger import Entry
 from shoal.privacy.records import State
 from token_desk import token_manifest
@@ -94,6 +95,28 @@ def test_what_was_drawn_and_not_sent_is_voided_and_free_again(folder: Path, caps
     assert "voided    1 answer not sent, epsilon 2.0 (update, replace, against " in printed
     assert "), which is free again; its question stays unanswered, also if you join again" in printed
     assert "stays     nothing\n" in printed
+
+
+@pytest.mark.parametrize("name", [None, "participant-1"])
+def test_a_study_that_cannot_be_read_any_more_is_left_and_nobody_is_told(
+    name: str | None, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, study = folder / "me.db", "ab" * 32
+    with LedgerFile(path, SystemClock()) as ledger, Journal(path, SystemClock()) as journal:
+        journal.enter(Joined(study, "https://c.example", "https://c.example", bytes(32), b"of another version", "Old", "rows.csv"))
+        if name is not None:
+            journal.enrolled(study, name, None)
+        ledger.reserve(study, "age", Event("random-response", {}, LOCAL_PERSON, 0.5), source="rows.csv", recipient="x", title="Old")
+        ledger.store(study, "age", b"noisy")
+    leave(study[:12], ledger=path)
+    printed = capsys.readouterr().out
+    assert "voided    1 answer not sent, epsilon 0.5" in printed
+    assert "told      nobody: what you keep of the study is of another version of shoal" in printed
+    assert [entry.state for entry in entries(path)] == [State.VOIDED]
+    with Journal(path, SystemClock()) as journal:
+        assert [one.standing for one in journal.studies()] == ["left"]
+    leave(study[:12], ledger=path, json=True)
+    assert json.loads(capsys.readouterr().out)["registration_stays"] is (name is not None)
 
 
 def test_who_has_left_can_say_so_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,7 +109,7 @@ def test_the_coordinators_certificate_is_checked(capsys: pytest.CaptureFixture[s
     thread = threading.Thread(target=lambda: asyncio.run(server._serve([listener])))
     thread.start()
     try:
-        assert ready.wait(10)
+        assert ready.wait(60)
         to = url_of("localhost", listener, has_tls=True)
         assert "NET-003" in relay(capsys, monkeypatch, "--to", to)[1]
         assert relay(capsys, monkeypatch, "--to", to, "--ca", str(made.ca))[1] == ""

@@ -301,10 +301,18 @@ def test_options_about_tokens_that_make_no_sense(capsys: pytest.CaptureFixture[s
 
 
 def test_an_epoch_is_by_invitation_or_it_is_not(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    serve(capsys, monkeypatch, study("anonml"), "--epoch", "e", "--invite", "2")
     other = study("ddml", ("[ddml]", '[ddml]\nadmission = "token"'))
-    assert run(["serve", other, "--port", "0", "--epoch", "e"]) == 3
-    assert capsys.readouterr().err.startswith("HOST-003  The study is open to all, and others of its epoch are by invitation.")
+    first = serve(capsys, monkeypatch, study("anonml"), other, "--epoch", "e", "--invite", "2")
+    # One code for a person, in however many studies.
+    assert first.count("\ninvitation  ") == 3 and first.count("those of its epoch are good here") == 1
+    assert "It is good for all studies of its epoch" in first
+    third = study("pfds")
+    Path(third).write_text(Path(study("anonml")).read_text().replace("title = ", 'title = "A third" # '))
+    later = serve(capsys, monkeypatch, third, "--epoch", "e")
+    assert later.count("those of its epoch are good here") == 1 and later.count("\ninvitation  ") == 1
+    serve(capsys, monkeypatch, study("anonml"), "--epoch", "f")
+    assert run(["serve", other, "--port", "0", "--epoch", "f", "--invite", "1"]) == 3
+    assert capsys.readouterr().err.startswith("HOST-003  The study is by invitation, and others of its epoch are open to all.")
 
 
 def test_tokens_need_their_extra(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

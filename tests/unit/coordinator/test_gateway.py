@@ -13,6 +13,7 @@ import pytest
 from http_cases import MANIFESTS
 from participants import study_of
 from relay_cases import Scene, member, packet_of, scene
+from shoal.coordinator import gateway as gateway_module
 from shoal.coordinator.gateway import MAX_SEALED_BYTES, answered, is_for_participants
 from shoal.coordinator.publishing import publish
 from shoal.coordinator.routes import ROUTES
@@ -32,11 +33,13 @@ from shoal.transport.forms import (
     Members,
     Problem,
     Received,
+    Taken,
     from_cbor,
     from_json,
     to_cbor,
     to_json,
 )
+from shoal.transport.packets import packet_size
 from shoal.transport.routes import CBOR, GATEWAY, ISSUING, JSON, KEYS, OPENED, PROBLEM, RAW, SEALED, STUDIES, study_route
 from shoal.transport.sealing import seal_packet
 from shoal.transport.signing import sign
@@ -219,11 +222,34 @@ async def batch(s: Scene, *packets: bytes, study: str | None = None) -> httpx2.R
     return await s.coordinator.post(study_route(study or s.digest, "batches"), content=body, headers={"content-type": CBOR})
 
 
+def taken(answer: httpx2.Response) -> Taken:
+    assert answer.headers["content-type"] == CBOR
+    return from_cbor(answer.content, Taken)
+
+
+def test_what_cannot_be_a_packet_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening one takes a multiplication on a curve: neither what has another length nor more than a batch has is worth that."""
+    opened: list[int] = []
+    open_packet = gateway_module.open_packet
+    monkeypatch.setattr(gateway_module, "open_packet", lambda *given: opened.append(len(given[2])) or open_packet(*given))
+
+    async def test(s: Scene) -> None:
+        good = s.sealed(0)
+        assert taken(await batch(s, b"", good[:-1], good + b"x", bytes(56), good)) == Taken(taken=1, invalid=(0, 1, 2, 3))
+        assert opened == [len(good)]
+        monkeypatch.setattr(gateway_module, "most_in_batch", lambda size: 3 if size == packet_size(s.manifest) else 0)
+        refused = await batch(s, *[bytes(len(good))] * 4)
+        assert (refused.status_code, refused.json()["code"]) == (400, "MSG-005") and len(opened) == 1
+        assert (await batch(s, *[bytes(len(good))] * 3)).status_code == 200
+
+    run(tmp_path, test)
+
+
 def test_a_batch_is_taken_once(tmp_path: Path) -> None:
     async def test(s: Scene) -> None:
         sealed = [s.sealed(i) for i in range(3)]
         first, second = await batch(s, *sealed), await batch(s, *sealed)
-        assert (first.status_code, first.json(), second.json()) == (200, {"taken": 3}, {"taken": 3})
+        assert (first.status_code, taken(first), taken(second)) == (200, Taken(taken=3), Taken(taken=3))
         assert await s.totals() == (3, {})
 
     run(tmp_path, test)
@@ -235,7 +261,7 @@ def test_what_is_no_packet_of_the_study_is_counted(tmp_path: Path) -> None:
         other = bhttp.Request("POST", study_route(s.digest, "submissions"), (("x", "y"),), packet)
         bad = [b"rubbish", seal_packet(key, "00" * 32, packet), ohttp.seal(key, other.to_bytes()), seal_packet(key, s.digest, packet[:-1])]
         found = await batch(s, *bad, s.sealed(1))
-        assert found.json() == {"taken": 1}
+        assert taken(found) == Taken(taken=1, invalid=(0, 1, 2, 3))
         assert await s.totals() == (1, {"MSG-005": 4})
 
     run(tmp_path, test)
@@ -246,7 +272,7 @@ def test_a_batch_that_is_none(tmp_path: Path) -> None:
         route = study_route(s.digest, "batches")
         for body, kind, expected in ((b"rubbish", CBOR, 400), (to_cbor(Batch()), JSON, 415), (b"\xa1\x61x\x01", CBOR, 400)):
             assert (await s.coordinator.post(route, content=body, headers={"content-type": kind})).status_code == expected
-        assert (await batch(s)).json() == {"taken": 0}
+        assert taken(await batch(s)) == Taken(taken=0)
         assert (await batch(s, study="00" * 32)).status_code == 404
         tickets = Manifest(study_of("anonml", 3))
         publish(s.store, tickets, round(s.clock.now().timestamp() * 1000))
@@ -287,12 +313,17 @@ def test_what_arrived_is_told_once_all_were_due(tmp_path: Path) -> None:
     async def test(s: Scene) -> None:
         credentials = [member(s.office.keys, s.manifest, i) for i in range(3)]
         packets = [packet_of(s.manifest, one) for one in credentials]
-        assert (await batch(s, *(seal_packet(s.office.gateway.key, s.digest, one) for one in packets))).json() == {"taken": 3}
+        assert (await batch(s, *(seal_packet(s.office.gateway.key, s.digest, one) for one in packets))).status_code == 200
         route = study_route(s.digest, "received")
         assert (await s.coordinator.get(route)).status_code == 409
-        s.clock.advance(701)
+        s.clock.advance(741)
         found = from_cbor((await ask(s, "GET", route)).body, Received)
         names = sorted(name_of_pseudonym(packet[1:49]) for packet in packets)
         assert found == Received(phase=0, names=b"".join(names))
+        later = from_cbor((await ask(s, "GET", f"{route}?after={names[0].hex()}")).body, Received)
+        assert later == Received(phase=0, names=b"".join(names[1:]))
+        for query in ("after=", "after=x", f"after={names[0].hex()}&after={names[1].hex()}", f"before={names[0].hex()}", "after=AA" * 8):
+            for what in ("received", "members"):
+                assert code_of(await ask(s, "GET", study_route(s.digest, f"{what}?{query}"))) == (400, "HOST-006")
 
     run(tmp_path, test)

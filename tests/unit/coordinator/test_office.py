@@ -257,7 +257,7 @@ def test_updates_of_devices_are_counted_as_they_are_merged(tmp_path: Path) -> No
         entry = await office.devices.entry(digest)
         assert entry is not None
         for _ in range(12):
-            await entry.update("", improved(await entry.draw(), entropy), None)
+            await entry.update("", improved(b"".join(await entry.draw()), entropy), None)
         assert (await office.progress(digest))["accepted"] == 10
         assert [totals.accepted for _, totals in await office.totals()] == [12]
 

@@ -15,6 +15,8 @@ from coordinator_cases import NOW, PATIENCE, hosted_of, identity, manifest_of, r
 from office_cases import new, opened, refusal, run
 from orders import chance_of
 from shoal.clock import ManualClock
+from shoal.coordinator import office as office_module
+from shoal.coordinator import received as received_module
 from shoal.coordinator.aggregators import aggregator_of
 from shoal.coordinator.hosting import fold
 from shoal.coordinator.office import Office
@@ -32,7 +34,7 @@ from shoal.protocols.base import AGGREGATOR, START, Outbound, Outcome, Sent, Sta
 from shoal.study import anonml
 from shoal.study.anonymity import Window, name_of_pseudonym, scope_of
 from shoal.study.manifest import Manifest
-from shoal.transport.forms import Enrolment, Members, Received
+from shoal.transport.forms import Enrolment, Members, Received, Taken, from_cbor
 from shoal.transport.packets import Packet, packet_size
 from token_cases import RELAY, answer_of, packed, questions_of, slots_of, study_of, ticket_of, tokened
 
@@ -120,13 +122,13 @@ def test_a_study_with_tokens_comes_to_what_the_loop_in_memory_comes_to(tmp_path:
             half = len(packets) // 2
             await asyncio.gather(*[(one, two)[i % 2].submit(digest, packet) for i, packet in enumerate(packets[:half])])
             assert (await one.study(digest)).hosted.status == "open"
-            assert await two.batch(digest, packets[half:]) == len(packets) - half
+            assert await two.batch(digest, packets[half:]) == Taken(taken=len(packets) - half)
             await until(one, digest, "done")
             assert json.loads(await one.model(digest))["counts"] == json.loads(folded(manifest, packets))["counts"]
             progress = await two.progress(digest)
             assert (progress["enrolled"], progress["accepted"], progress["refused"]) == (n, len(packets), {})
             # Who asks afterwards finds its own among all.
-            received = await two.received(digest)
+            received = from_cbor(await two.received(digest), Received)
             names = [name_of_pseudonym(pseudonym_of(Packet.from_bytes(one, packet_size(manifest)).token)) for one in packets]
             assert received == Received(phase=1, names=b"".join(sorted(names)))
 
@@ -151,7 +153,7 @@ def test_whoever_registers_is_a_member_once_and_for_all(tmp_path: Path) -> None:
         ):
             assert await refusal(office.enrol(digest, identity(2).public, form, new())) == code
         await join(office, manifest, 0)
-        assert await office.members(digest) == Members(keys=tuple(sorted(identity(i).public for i in range(2))))
+        assert from_cbor(await office.members(digest), Members).keys == tuple(sorted(identity(i).public for i in range(2)))
         assert office._store.totals(digest).enrolled == 2
 
     run(tmp_path, work)
@@ -172,7 +174,7 @@ def test_in_an_epoch_a_member_of_one_study_counts_in_all(tmp_path: Path) -> None
     async def work(office: Office, _: ManualClock) -> None:
         code = draw_invitations(1, SeededEntropy(1))
         first = begin(office, "anonml", epoch="2030", invitations=code)
-        second = begin(office, "anonml phases", epoch="2030", invitations=draw_invitations(1, SeededEntropy(2)))
+        second = begin(office, "anonml phases", epoch="2030")
         with pytest.raises(RemoteProtocolError, match="ENROL-001"):
             await join(office, first, 1)
         credential = await join(office, first, 1, invitation=code[0])
@@ -182,60 +184,136 @@ def test_in_an_epoch_a_member_of_one_study_counts_in_all(tmp_path: Path) -> None
             answer = answer_of(manifest, credential, question)
             await office.submit(manifest.digest.hex(), packed(manifest, credential, answer))
             assert office._store.totals(manifest.digest.hex()).accepted == 1
-            assert await office.members(manifest.digest.hex()) == Members(keys=(identity(1).public,))
+            assert from_cbor(await office.members(manifest.digest.hex()), Members).keys == (identity(1).public,)
         names = [office._store.submitted(manifest.digest.hex()) for manifest in (first, second)]
         assert names[0] != names[1]
         assert await join(office, second, 1) == credential, "a member needs no second invitation"
+        with pytest.raises(RemoteProtocolError, match="ENROL-001"):
+            await join(office, second, 2)
+        # New people come with new codes, by whichever study of the epoch.
+        more = draw_invitations(1, SeededEntropy(2))
+        begin(office, "ddml", epoch="2030", invitations=more)
+        await join(office, first, 2, invitation=more[0])
+        with pytest.raises(RemoteProtocolError, match="ENROL-001"):
+            await join(office, second, 3, invitation=more[0])
+        begin(office, "anonml", epoch="2031")
         with pytest.raises(SpecError, match=r"HOST-003.*epoch"):
-            begin(office, "ddml", epoch="2030")
+            begin(office, "ddml", epoch="2031", invitations=more)
 
     run(tmp_path, work)
 
 
-def test_what_has_arrived_is_told_between_collecting_and_the_end_of_a_phase(tmp_path: Path) -> None:
+async def window_of(office: Office, manifest: Manifest) -> Window:
+    asked = decode(await letter_of(office, manifest), MESSAGES, manifest.digest)
+    assert isinstance(asked, Ask) and asked.closes - asked.opened == timedelta(milliseconds=PATIENCE)
+    return Window(asked.opened, asked.closes)
+
+
+def put(clock: ManualClock, moment: datetime) -> None:
+    clock.advance((moment - clock.now()).total_seconds())
+
+
+def test_what_has_arrived_is_told_twice_in_a_phase_and_stands_still_meanwhile(tmp_path: Path) -> None:
+    """Nobody sees single names come. What a relay hands over when the phase collects no more is on the first list."""
+
+    async def work(office: Office, clock: ManualClock) -> None:
+        manifest = begin(office, "anonml")
+        digest, window = manifest.digest.hex(), await window_of(office, manifest)
+        second = timedelta(seconds=1)
+
+        async def told() -> Received:
+            return from_cbor(await office.received(digest), Received)
+
+        async def submit(i: int) -> Received:
+            """Have a packet come; the list with all that have."""
+            credential = await join(office, manifest, i)
+            await office.submit(digest, packed(manifest, credential, answer_of(manifest, credential)))
+            names = office._store.submitted(digest)
+            assert len(names) == i + 1
+            return Received(phase=0, names=b"".join(names))
+
+        await submit(0)
+        assert await refusal(office.received(digest)) == "HOST-002"
+        put(clock, window.collects_until)
+        first = await submit(1)
+        put(clock, window.collects_until + (window.resends_until - window.collects_until) / 5 - second)
+        assert await refusal(office.received(digest)) == "HOST-002"
+        clock.advance(1)
+        assert await told() == first
+        await submit(2)
+        freezes = window.resends_until + (window.closes - window.resends_until) / 5
+        for moment in (window.resends_until, freezes - second):
+            put(clock, moment)
+            assert await told() == first
+        later = await submit(3)
+        clock.advance(1)
+        assert await told() == later
+        last = await submit(4)
+        put(clock, window.closes - second)
+        assert await told() == later
+        await office.close_study(digest)
+        clock.advance(0.999)
+        assert await told() == later, "for a second"
+        clock.advance(0.001)
+        assert await told() == last.replace(phase=1)
+
+    run(tmp_path, work)
+
+
+def test_nothing_is_told_while_the_next_phase_collects(tmp_path: Path) -> None:
     async def work(office: Office, clock: ManualClock) -> None:
         manifest = begin(office, "anonml phases")
-        digest = manifest.digest.hex()
-        asked = decode(await letter_of(office, manifest), MESSAGES, manifest.digest)
-        assert isinstance(asked, Ask) and asked.closes - asked.opened == timedelta(milliseconds=PATIENCE)
-        window = Window(asked.opened, asked.closes)
-        credentials = [await join(office, manifest, i) for i in range(8)]
-        own = [credential for credential in credentials if questions_of(manifest, credential)[0][0] == 0]
-        for credential in own:
-            await office.submit(digest, packed(manifest, credential, answer_of(manifest, credential)))
-
-        def at(moment: datetime) -> None:
-            clock.advance((moment - clock.now()).total_seconds())
-
-        names = office._store.submitted(digest)
-        assert await refusal(office.received(digest)) == "HOST-002"
-        at(window.collects_until - timedelta(seconds=2))
-        assert await refusal(office.received(digest)) == "HOST-002"
-        at(window.collects_until)
-        assert await office.received(digest) == Received(phase=0, names=b"".join(names))
-        at(window.closes - timedelta(seconds=1))
-        assert await office.received(digest) == Received(phase=0, names=b"".join(names))
-        at(window.closes)
+        digest, window = manifest.digest.hex(), await window_of(office, manifest)
+        put(clock, window.closes - timedelta(seconds=1))
+        assert from_cbor(await office.received(digest), Received) == Received(phase=0)
+        put(clock, window.closes)
         await letter_of(office, manifest, 1)
-        clock.advance(2)
+        clock.advance(1)
         assert await refusal(office.received(digest)) == "HOST-002"
         await office.close_study(digest)
-        clock.advance(2)
+        clock.advance(1)
         n_phases = anonml.script_of(manifest.study, manifest.digest).n_phases
-        assert await office.received(digest) == Received(phase=n_phases, names=b"".join(names))
+        assert from_cbor(await office.received(digest), Received) == Received(phase=n_phases)
+
+    run(tmp_path, work)
+
+
+def test_long_lists_come_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (office_module, received_module):
+        monkeypatch.setattr(module, "MOST_IN_PAGE", 2)
+
+    async def work(office: Office, clock: ManualClock) -> None:
+        manifest = begin(office, "anonml")
+        digest = manifest.digest.hex()
+        for i in range(5):
+            credential = await join(office, manifest, i)
+            await office.submit(digest, packed(manifest, credential, answer_of(manifest, credential)))
+        await office.close_study(digest)
+        for ask, kind, everything in (
+            (office.members, Members, office._store.members(digest)),
+            (office.received, Received, office._store.submitted(digest)),
+        ):
+            found: list[bytes] = []
+            for n in (2, 2, 1):
+                page = from_cbor(await ask(digest, found[-1] if found else b""), kind)
+                names = page.joined if isinstance(page, Members) else page.names
+                assert len(names) == 32 * n
+                found += [names[at : at + 32] for at in range(0, len(names), 32)]
+            assert tuple(found) == everything
 
     run(tmp_path, work)
 
 
 def test_what_a_study_without_tokens_does_not_have(tmp_path: Path) -> None:
-    async def work(office: Office, _: ManualClock) -> None:
+    async def work(office: Office, clock: ManualClock) -> None:
         publish(office._store, manifest_of("anonml"), NOW)
         devices, tickets = begin(office, "ddml"), manifest_of("anonml").digest.hex()
         for call in (office.members(tickets), office.received(tickets), office.batch(tickets, []), office.received(devices.digest.hex())):
             assert await refusal(call) == "HOST-001"
-        assert await office.members(devices.digest.hex()) == Members()
+        assert from_cbor(await office.members(devices.digest.hex()), Members) == Members()
+        clock.advance(1)
         credential = await join(office, devices, 1)
-        assert credential.place == 0 and len((await office.members(devices.digest.hex())).keys) == 1
+        assert credential.place == 0 and len(from_cbor(await office.members(devices.digest.hex()), Members).keys) == 1
 
     run(tmp_path, work)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +23,7 @@ from shoal.protocols.anonml.messages import Answer, Ask, Publication
 from shoal.study.anonymity import name_of_pseudonym
 from shoal.study.manifest import Manifest
 from shoal.transport import batches
+from shoal.transport.forms import Taken
 from shoal.transport.packets import Packet, packet_size
 from token_cases import KEYS, RELAY, answer_of, member, packed, packet_of, questions_of, slots_of, study_of, ticket_of
 
@@ -126,7 +128,7 @@ def test_a_bad_packet_is_counted_and_leaves_nothing(tmp_path: Path, how: str) ->
 
     async def work(desk: Desk) -> None:
         await desk.intake.submit(packet)
-        assert await desk.intake.batch([packet]) == 0
+        assert await desk.intake.batch([packet]) == Taken(taken=0, invalid=(0,))
         assert (await desk.refused(), desk.held, desk.woken) == ({code: 2}, [], 0)
         assert desk.store.submitted(desk.study) == ()
         # Whose packet it pretends to be can send its own all the same.
@@ -142,7 +144,7 @@ def test_everyone_counts_once(tmp_path: Path) -> None:
         anew = packed(PEOPLE, member(PEOPLE, 0), answer_of(PEOPLE, member(PEOPLE, 0)), seed=9)
         for packet in (*packets[:3], packets[0], anew, packet_of(PEOPLE, 0, b"\2")):
             await desk.intake.submit(packet)
-        assert await desk.intake.batch([*packets, packet_of(PEOPLE, 5, b"\3")]) == 6
+        assert await desk.intake.batch([*packets, packet_of(PEOPLE, 5, b"\3")]) == Taken(taken=6, invalid=(6,))
         assert sorted(desk.held) == sorted(answer_in(packet) for packet in packets)
         assert await desk.refused() == {"HOST-005": 2}
         pseudonyms = [member(PEOPLE, i).pseudonym(slots_of(PEOPLE).context(0)) for i in range(6)]
@@ -205,13 +207,32 @@ def test_shuffled_packets_come_in_batches_of_the_minimum_or_not_at_all(tmp_path:
         await desk.intake.submit(packets[0])
         # The same one again, under the same name or with other bytes, makes no crowd.
         for few in (packets[:4], [*packets[:4], packets[3]], [*packets[:4], packet_of(shuffled, 3, b"\2")], [*packets[:4], b""], []):
-            with pytest.raises(RemoteProtocolError, match=r"PROTO-003.*at least 5"):
-                await desk.intake.batch(few)
+            assert await desk.intake.batch(few) == Taken(taken=None, invalid=tuple(range(4, len(few))))
         assert (desk.held, desk.woken) == ([], 0)
-        assert await desk.refused() == {"MSG-005": 1, "PROTO-003": 6}
-        assert await desk.intake.batch(packets) == 5
+        assert await desk.refused() == {"MSG-005": 1, "PROTO-003": 6}, "and counted once each"
         # One that was not acknowledged comes again.
-        assert await desk.intake.batch(packets) == 5
+        for _ in range(2):
+            assert await desk.intake.batch([b"", *packets]) == Taken(taken=5, invalid=(0,))
         assert len(desk.held) == 5
 
     run(tmp_path, shuffled, work)
+
+
+def test_what_is_kept_of_an_answer_does_not_give_it_back(tmp_path: Path) -> None:
+    """In paper everything in an answer but the report is public: of a digest of it alone, all reports could be tried."""
+
+    async def work(desk: Desk) -> None:
+        credential = member(PAPER, 0)
+        answer = answer_of(PAPER, credential)
+        await desk.intake.submit(packed(PAPER, credential, answer))
+
+        def digests() -> list[bytes]:
+            with desk.store._reading() as session:
+                return [digest for (digest,) in session.rows("SELECT digest FROM submission")]
+
+        assert len(digests()) == 1 and hashlib.sha256(answer).digest() not in digests()
+        desk.store.end(desk.study, Ending("closed"))
+        assert digests() == [b""]
+        assert len(desk.store.submitted(desk.study)) == 1
+
+    run(tmp_path, PAPER, work)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from shoal.clock import ManualClock
 from shoal.crypto.roster import Identity
 from shoal.entropy import SeededEntropy, SystemEntropy
 from shoal.errors import LocalProtocolError, RemoteProtocolError, UsageError
-from shoal.participant.journal import Journal
+from shoal.participant.journal import Joined, Journal
 from shoal.participant.offers import Offer, fetch, take_up
 from shoal.transport.forms import Published
 from shoal.transport.signing import sign_published
@@ -67,6 +68,31 @@ LIES: dict[str, Callable[[Published], Published]] = {
     "another key": lambda published: published.replace(key=Identity.from_seed(bytes(32)).public),
     "a key that signs anything": lambda published: published.replace(key=bytes(31) + b"\x80"),
 }
+
+
+SHUFFLED = manifest_of(
+    "anonml",
+    trust="shuffled",
+    privacy={"epsilon": 2.0, "delta": 1e-6},
+    participation={"minimum": 1000, "size": 1000, "honest_share": 0.9},
+)
+UNFIT = {
+    "shuffled without tokens": replace(SHUFFLED, gateway_key=bytes([9]) + bytes(31), relay="https://relay.example"),
+    "a place in all studies of an epoch": token_manifest(
+        variant="paper", anonml={"n_partitions": 2, "n_subsets": 2, "subset_size": 1}, epoch="2026"
+    ),
+}
+
+
+@pytest.mark.parametrize("how", UNFIT)
+def test_a_study_that_is_less_anonymous_than_it_says_is_refused_whoever_offers_it(how: str) -> None:
+    manifest = UNFIT[how]
+    with pytest.raises(RemoteProtocolError, match=r"HOST-003.*cannot be joined as it is offered") as error:
+        asyncio.run(fetch(Desk(manifest), manifest.digest.hex()))
+    assert error.value.why and error.value.fix
+    joined = Joined(manifest.digest.hex(), URL, URL, COORDINATOR.public, manifest.to_bytes(), "Wind", "rows.csv")
+    with pytest.raises(RemoteProtocolError, match="HOST-003"):
+        Offer.of(joined)
 
 
 @pytest.mark.parametrize("lie", LIES)

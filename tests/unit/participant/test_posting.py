@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,19 +11,25 @@ import pytest
 
 from participants import folder, table_of
 from shoal.entropy import SeededEntropy
-from shoal.errors import ConsentError, RemoteProtocolError, TransportError
-from shoal.participant.client import RefusedError
+from shoal.errors import ConsentError, RemoteProtocolError, TransportError, UsageError
+from shoal.participant import course
+from shoal.participant.client import Client, RefusedError
+from shoal.participant.endings import Finished
 from shoal.participant.journal import Journal
 from shoal.participant.ledger_file import LedgerFile
+from shoal.participant.tor import Tor
 from shoal.participant.ways import Direct
 from shoal.study.manifest import Manifest
-from shoal.transport.forms import Enrolled, Enrolment
+from shoal.transport.forms import Enrolled, Enrolment, Letters
 from shoal.transport.packets import packet_size
 from token_desk import Holder, TokenDesk, key_of, play, token_manifest, tokens
 
 __all__ = ["folder", "tokens"]
 
 pytestmark = pytest.mark.usefixtures("tokens")
+
+
+PAPER = {"n_partitions": 2, "n_subsets": 2, "subset_size": 1}
 
 
 def holders(folder: Path, desk: TokenDesk, n: int, seed: int | str = 0) -> list[Holder]:
@@ -72,6 +79,92 @@ def test_packets_leave_at_times_of_their_own_over_the_window(folder: Path) -> No
     assert len(set(times)) == 12 and min(times) >= 0 and max(times) < length
     # Of twelve uniform draws all in one half, whichever: once in 2,048 for other seeds; this one is fixed.
     assert min(times) < length / 2 < max(times)
+
+
+class Polls:
+    """A board that is read as long as nothing is on it, and when each reading began and ended: answered, or broken off."""
+
+    length = 0.5
+
+    def __init__(self, desk: TokenDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ended: list[float] = []
+        self.begun: list[float] = []
+        self.cut: list[float] = []
+        self._desk, self._opened, self._board = desk, desk.window().opened, desk.board
+        monkeypatch.setattr(desk, "board", self.board)
+        # The loop's time stands still here, and all answers seem to come at once.
+        monkeypatch.setattr(course, "SHORTEST_WAIT", 0.0)
+
+    def now(self) -> float:
+        return (self._desk.time.now() - self._opened).total_seconds()
+
+    async def board(self, study: str, after: int, wait: int = 0) -> Letters:
+        self.begun.append(self.now())
+        try:
+            letters = await self._board(study, after, wait)
+            if not letters.letters and letters.status == "open":
+                await self._desk._wait(self.length)
+            return letters
+        except asyncio.CancelledError:
+            self.cut.append(self.now())
+            raise
+        finally:
+            self.ended.append(self.now())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_board_is_read_as_if_no_packet_had_left(folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Whoever sees readings follow each other from a registration on must not see in them when a packet came."""
+    desk = TokenDesk(token_manifest(n=2))
+    polls, window = Polls(desk, monkeypatch), desk.window()
+    (person,) = holders(folder, desk, 1, f"readings {seed}")
+    assert standings(play(desk, [person])) == ["finished"]
+    ((time, _),) = desk.packets
+    sent, last = time - window.opened.timestamp(), polls.ended[-1]
+    collects, resends = ((when - window.opened).total_seconds() for when in (window.collects_until, window.resends_until))
+    assert sent < collects <= last < resends
+    # Each reading begins when the one before it has ended, by the clock of the board alone; the last one is broken off.
+    assert polls.begun[1:] == polls.ended[:-1]
+    assert polls.begun[1:] == pytest.approx([polls.length * i for i in range(len(polls.begun) - 1)], abs=1e-6)
+    assert polls.cut == [last]
+
+
+def test_when_a_reader_ends_says_nothing_of_when_a_packet_left(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = TokenDesk(token_manifest(n=8))
+    polls, window = Polls(desk, monkeypatch), desk.window()
+    everyone = holders(folder, desk, 7, "ends")
+    assert standings(play(desk, everyone)) == ["finished"] * 7
+    assert len(set(polls.cut)) == len(polls.cut) == 7
+    assert min(polls.cut) >= (window.collects_until - window.opened).total_seconds()
+
+
+@pytest.mark.parametrize(("share", "part"), [(0.75, (0.9, 1.0)), (0.95, (0.95, 1.0)), (2.0, (2.0, 2.0))])
+def test_a_packet_that_has_arrived_is_kept_quiet_about_after_a_restart_too(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, share: float, part: tuple[float, float]
+) -> None:
+    desk = TokenDesk(token_manifest(n=2))
+    window = desk.window()
+    (person,) = holders(folder, desk, 1, "restarted")
+    length = (window.closes - window.opened).total_seconds()
+    submit = desk.submit_packet
+
+    async def interrupted(study: str, packet: bytes) -> None:
+        await submit(study, packet)
+        desk._sleep = broken
+
+    async def broken(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(desk, "submit_packet", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        play(desk, [person])
+    assert len(desk.packets) == 1
+    desk._sleep, desk.alarms = desk._wait, []
+    desk.time.advance(length * share - (desk.time.now() - window.opened).total_seconds())
+    assert standings(play(desk, [person])) == ["finished"]
+    ended = (desk.time.now() - window.opened).total_seconds() / length
+    assert len(desk.packets) == 1
+    assert part[0] <= ended <= part[1] + 1e-9
 
 
 @pytest.mark.parametrize("has_relay", [pytest.param(False, marks=pytest.mark.soak), True])
@@ -131,7 +224,8 @@ def test_a_person_who_comes_too_late_sends_nothing(folder: Path) -> None:
     desk.time.advance((window.resends_until - window.opened).total_seconds() + 1)
     ends = play(desk, [late])
     assert standings(ends) == ["aborted"]
-    assert "was not sent" in (ends[0].reason or "") and "shoal leave" in (ends[0].reason or "")  # type: ignore[union-attr]
+    reason = ends[0].reason or ""  # type: ignore[union-attr]
+    assert "leave has passed, and your answer was not sent" in reason and "shoal leave" in reason
     assert desk.packets == [] and states(late) == ["stored"], "nothing is spent"
 
 
@@ -220,6 +314,97 @@ def test_what_a_relay_has_is_looked_for_whichever_way_its_owner_goes_later(folde
     assert relayed.name == "ohttp"
 
 
+def given_to_the_relay(desk: TokenDesk, person: Holder) -> None:
+    """Play until the relay has a person's packet, and no longer."""
+
+    def interrupted(line: str) -> None:
+        person.said.append(line)
+        if "is with the relay" in line:
+            raise KeyboardInterrupt
+
+    person.told = Lines(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        play(desk, [person])
+    person.told = []
+
+
+SHUFFLED = {
+    "trust": "shuffled",
+    "privacy": {"epsilon": 2.0, "delta": 1e-6},
+    "participation": {"minimum": 1000, "size": 1000, "honest_share": 0.9},
+}
+
+
+def test_what_goes_through_a_relay_alone_does_not_go_directly_after_a_restart(folder: Path) -> None:
+    desk = TokenDesk(token_manifest(n=100, **SHUFFLED), has_relay=True)
+    desk.lost = set(range(99))
+    (person,) = holders(folder, desk, 1)
+    given_to_the_relay(desk, person)
+    relayed, n_looks = desk.via, desk.n_looks
+    for way in (Direct(desk.url), Tor(desk.url, SeededEntropy(1))):
+        desk.via = way
+        (end,) = play(desk, [person])
+        assert isinstance(end, UsageError) and f"not by --via {way.name}" in end.what
+    assert desk.packets == [] and desk.n_looks == n_looks
+    desk.via = relayed
+    assert standings(play(desk, [person])) == ["finished"]
+    # What is done can be looked at any way.
+    desk.via = Direct(desk.url)
+    assert standings(play(desk, [person])) == ["finished"] and desk.packets == []
+
+
+def test_before_a_packet_leaves_once_more_its_way_and_its_crowd_are_looked_at(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = TokenDesk(token_manifest(n=1), has_relay=True)
+    desk.lost = set(range(9))
+    (person,) = holders(folder, desk, 1)
+    given_to_the_relay(desk, person)
+
+    async def check(_: Manifest) -> None:
+        raise RemoteProtocolError("NET-005", "Another gateway.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.via, "check", check)
+        (end,) = play(desk, [person])
+    assert isinstance(end, RemoteProtocolError) and end.code == "NET-005"
+    assert len(desk.sealed) == 1
+
+
+def test_what_a_relay_has_acknowledged_is_not_taken_to_have_arrived_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever goes down while a packet leaves once more, another way, does not know that it left."""
+    desk = TokenDesk(token_manifest(n=1), has_relay=True)
+    desk.lost = {0}
+    (person,) = holders(folder, desk, 1)
+    given_to_the_relay(desk, person)
+    desk.via = Direct(desk.url)
+
+    async def broken(study: str, packet: bytes) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(desk, "submit_packet", broken)
+        play(desk, [person])
+    assert desk.packets == []
+    assert standings(play(desk, [person])) == ["finished"] and "answer is delivered" in person.told
+    is_counted_once(desk, [person])
+
+
+def test_a_relay_that_has_just_started_is_asked_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = TokenDesk(token_manifest(n=1), has_relay=True)
+    (person,) = holders(folder, desk, 1)
+    post, n_asked = desk.via.post_packet, 0
+
+    async def starting(study: str, sealed: bytes, client: Client) -> None:
+        nonlocal n_asked
+        n_asked += 1
+        if n_asked < 3:
+            raise TransportError("NET-005", "The relay does not serve the study.")
+        await post(study, sealed, client)
+
+    monkeypatch.setattr(desk.via, "post_packet", starting)
+    assert standings(play(desk, [person])) == ["finished"]
+    is_counted_once(desk, [person])
+
+
 class Lines(list[str]):
     """What is told, and what happens when it is."""
 
@@ -262,7 +447,9 @@ def test_a_study_that_is_closed_keeps_what_has_not_left(folder: Path) -> None:
 
     desk._sleep = closing
     ends = play(desk, [person])
-    assert standings(ends) == ["aborted"] and "Nothing was sent" in (ends[0].reason or "")  # type: ignore[union-attr]
+    assert standings(ends) == ["aborted"]
+    reason = ends[0].reason or ""  # type: ignore[union-attr]
+    assert "Nothing was sent" in reason and "has ended, and your answer was not sent" in reason and "has passed" not in reason
     assert desk.packets == [] and states(person) == ["stored"]
 
 
@@ -357,13 +544,55 @@ def test_another_ledger_of_the_same_person_is_not_registered_twice(folder: Path)
 
 
 def test_packets_of_the_papers_variant_have_times_and_pseudonyms_of_their_own(folder: Path) -> None:
-    desk = TokenDesk(token_manifest(n=2, variant="paper", anonml={"n_partitions": 2, "n_subsets": 2, "subset_size": 1}))
+    desk = TokenDesk(token_manifest(n=2, variant="paper", anonml=PAPER))
     everyone = holders(folder, desk, 2)
     ends = play(desk, everyone)
     assert standings(ends) == ["finished"] * 2
     assert len(desk.answers) == 4 == len({packet for _, packet in desk.packets}) == len({time for time, _ in desk.packets})
     assert desk.bad == []
     assert [states(one) for one in everyone] == [["sent", "sent"]] * 2
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_where_one_packet_left_and_another_did_not_not_all_is_answered(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, is_closed: bool
+) -> None:
+    desk = TokenDesk(token_manifest(n=2, variant="paper", anonml=PAPER))
+    (person,) = holders(folder, desk, 1)
+    submit, window = desk.submit_packet, desk.window()
+
+    async def last(study: str, packet: bytes) -> None:
+        await submit(study, packet)
+        if is_closed:
+            desk.status = "closed"
+        else:
+            desk.time.advance((window.resends_until - desk.time.now()).total_seconds() + 1)
+
+    monkeypatch.setattr(desk, "submit_packet", last)
+    for _ in range(2):
+        (end,) = play(desk, [person])
+        assert isinstance(end, Finished) and (end.standing, end.n_unsent) == ("finished", 1)
+        assert end.words == "1 answer was not sent, and will not be; the rest is answered"
+    assert len(desk.packets) == 1 and sorted(states(person)) == ["sent", "stored"]
+    assert person.told[-1] == end.words and "all is answered" not in person.told
+    why = "the study has ended" if is_closed else "the time in which it could leave has passed"
+    assert sum(line.endswith(f"was not sent: {why}") for line in person.told) == 1
+
+
+def test_what_is_told_of_the_crowd_is_what_holds(folder: Path) -> None:
+    """In the paper's variant a packet says its place too; directly it comes from an address."""
+    told = []
+    for i, (has_relay, more) in enumerate([(False, {}), (True, {}), (True, {"variant": "paper", "anonml": PAPER})]):
+        desk = TokenDesk(token_manifest(n=1, **more), has_relay=has_relay)
+        (person,) = holders(folder / str(i), desk, 1)
+        play(desk, [person])
+        told += [line for line in person.told if "you are one of" in line]
+    one = "you are one of 1 member; what you send says that it is from one of them"
+    assert told == [
+        f"{one}; it comes from your address, which the coordinator sees",
+        one,
+        f"{one}, and in which of 2 places of the study: you hide among those in yours",
+    ]
 
 
 def test_devices_mint_a_token_for_each_update_once(folder: Path) -> None:

@@ -29,6 +29,7 @@ SHUFFLED = Manifest(
         privacy={"epsilon": 2.0, "delta": 1e-6},
         participation={"minimum": 1000, "size": 1000, "honest_share": 0.9},
     ).study,
+    issuer_key=bytes([0x80]) + bytes(95),
     gateway_key=bytes([9]) + bytes(31),
     relay="https://relay.example",
 )
@@ -77,6 +78,8 @@ def test_without_a_name_it_is_the_relay_that_the_manifest_names() -> None:
         "tor:127.0.0.1:0",
         "tor:127.0.0.1:65536",
         "tor:127.0.0.1:-1",
+        "tor:127.0.0.1:" + "1" * 5000,
+        "tor:127.0.0.1:009050",
         "tor:127.0.0.1:x",
         "tor:8.8.8.8:9050",
         "tor:proxy.example:9050",
@@ -102,6 +105,8 @@ def test_a_shuffled_study_takes_answers_through_a_relay_alone(text: str) -> None
     with pytest.raises(UsageError, match=rf"not by --via {text}") as error:
         asyncio.run(via.check(SHUFFLED))
     assert error.value.fix == "--via ohttp:https://relay.example"
+    with pytest.raises(UsageError, match=rf"not by --via {text}"):
+        via.allow(SHUFFLED)
     asyncio.run(via.check(manifest_of("anonml")))
 
 

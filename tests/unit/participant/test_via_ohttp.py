@@ -157,6 +157,24 @@ def test_a_relay_that_is_not_the_studys_is_refused(found: Manifest, studies: dic
     through(Behind(GATEWAY, studies=studies), act)
 
 
+def test_a_relay_of_another_gateway_is_refused_without_asking_it() -> None:
+    via = Ohttp("https://relay.example", URL, None, GATEWAY.key)
+    via.allow(TOKENS)
+    Ohttp("https://relay.example", URL).allow(TOKENS)
+    for found in (manifest(OTHER), manifest(None)):
+        with pytest.raises(RemoteProtocolError, match="NET-005"):
+            via.allow(found)
+
+
+def test_how_many_studies_a_relay_lists_is_told_once_it_is_known() -> None:
+    async def act(_: Client, via: Ohttp) -> None:
+        assert "other" not in via.words
+        await via.check(TOKENS)
+        assert via.words.endswith("the two together see all. Besides this study it lists 2 others")
+
+    through(Behind(GATEWAY, studies={**SERVED, "00" * 32: 64, "11" * 32: 64}), act)
+
+
 def test_a_relay_that_is_the_studys_is_asked_once() -> None:
     async def act(_: Client, via: Ohttp) -> None:
         await via.check(TOKENS)
@@ -245,6 +263,16 @@ def test_a_packet_that_the_relay_does_not_take_is_refused_for_good() -> None:
             await via.post_packet(STUDY, via.seal(STUDY, b"packet"), client)
 
     through(Behind(GATEWAY, instead={f"{PACKETS}/{STUDY}": problem("RELAY-001", 400)}), act, key=GATEWAY.key)
+
+
+def test_a_packet_of_a_study_that_the_relay_does_not_know_is_sent_again() -> None:
+    """One that has just started knows none, before it has asked the coordinator."""
+
+    async def act(client: Client, via: Ohttp) -> None:
+        with pytest.raises(TransportError, match=r"NET-005.*does not serve the study with digest abab-abab-abab"):
+            await via.post_packet(STUDY, via.seal(STUDY, b"packet"), client)
+
+    through(Behind(GATEWAY, instead={f"{PACKETS}/{STUDY}": problem("RELAY-001", 404)}), act, key=GATEWAY.key)
 
 
 def test_a_spool_that_is_full_is_asked_again() -> None:

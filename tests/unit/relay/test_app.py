@@ -11,8 +11,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from relay_cases import TO, scene
+from relay_cases import RELAY, TO, scene
 from shoal.entropy import SystemEntropy
+from shoal.errors import TransportError
+from shoal.relay import following
 from shoal.relay.app import KEPT_FOR
 from shoal.relay.spool import Spool
 from shoal.transport import bhttp, ohttp
@@ -26,6 +28,13 @@ def problem_of(answer: httpx2.Response) -> tuple[int, str]:
     found = answer.json()
     assert found["status"] == answer.status_code and found["title"]
     return answer.status_code, found["code"]
+
+
+async def post_from(s: Any, address: str, sealed: bytes) -> httpx2.Response:
+    """Post a packet from an address."""
+    transport = httpx2.ASGITransport(app=s.app, client=(address, 1234))
+    async with httpx2.AsyncClient(transport=transport, base_url=RELAY) as http:
+        return await http.post(f"{PACKETS}/{s.digest}", content=sealed, headers={"content-type": SEALED})
 
 
 def run(folder: Path, test: Any, **options: Any) -> None:
@@ -90,18 +99,69 @@ def test_what_is_no_packet_is_refused(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_a_flood_ends_at_what_a_study_may_have(tmp_path: Path) -> None:
+def test_a_flood_ends_at_what_a_study_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(s: Any) -> None:
-        s.followed.most_packets = 2
+        s.followed.n_expected = 2
+        monkeypatch.setattr(following, "ROOM", 1)
         sealed = [s.sealed(i) for i in range(3)]
         assert [(await s.post(one)).status_code for one in sealed[:2]] == [202, 202]
         refused = await s.post(sealed[2])
         assert problem_of(refused) == (503, "HOST-004") and int(refused.headers["retry-after"]) >= 1
-        assert (await s.post(sealed[0])).status_code == 202, "it is there"
         await s.until(700)
         assert s.wire.batches() == []
 
     run(tmp_path, test)
+
+
+def test_one_sender_cannot_fill_the_spool(tmp_path: Path) -> None:
+    """Rubbish from one network, as much as the study expects in all, and no more; others are heard, and those of the next phase."""
+
+    async def test(s: Any) -> None:
+        s.followed.n_expected = 3
+        rubbish = [bytes([i]) * s.followed.sealed_size for i in range(5)]
+        flooder = [f"2001:db8:0:7::{i}" for i in range(5)]
+        assert [(await post_from(s, *one)).status_code for one in zip(flooder, rubbish, strict=True)] == [202] * 3 + [503] * 2
+        assert (await post_from(s, "2001:db8:0:8::1", s.sealed(0))).status_code == 202
+        assert (await post_from(s, "192.0.2.1", s.sealed(1))).status_code == 202
+        # What is there already is not counted, and what could not be written neither.
+        again = s.sealed(1)
+        for _ in range(4):
+            assert (await post_from(s, "192.0.2.1", again)).status_code == 202
+        s.spool._db.execute("PRAGMA query_only = ON")
+        assert [(await post_from(s, "192.0.2.2", s.sealed(i))).status_code for i in range(2, 6)] == [503] * 4
+        s.spool._db.execute("PRAGMA query_only = OFF")
+        assert (await post_from(s, "192.0.2.2", s.sealed(2))).status_code == 202
+        await s.until(900)
+        assert not s.followed.senders._counts, "addresses are forgotten with the window"
+        assert (await post_from(s, flooder[0], rubbish[4])).status_code == 202
+
+    run(tmp_path, test)
+
+
+def test_where_something_stands_in_front_senders_are_not_counted(tmp_path: Path) -> None:
+    async def test(s: Any) -> None:
+        s.followed.n_expected = 1
+        assert [(await post_from(s, "127.0.0.1", s.sealed(i))).status_code for i in range(2)] == [202] * 2
+        assert not s.followed.senders._counts
+
+    run(tmp_path, test, sees_senders=False)
+
+
+def test_before_the_coordinator_has_answered_nothing_is_said_to_be_unknown(tmp_path: Path) -> None:
+    """Of a relay that was started while the coordinator is down, participants ask again."""
+
+    async def test(s: Any) -> None:
+        s.wire.is_cut = True
+        with contextlib.suppress(TransportError):
+            await s.following.look()
+        assert problem_of(await s.post(s.sealed(0))) == (503, "HOST-004")
+        assert problem_of(await s.http.get(RELAYING)) == (503, "HOST-004")
+        s.wire.is_cut = False
+        await s.following.look()
+        assert (await s.post(s.sealed(0))).status_code == 202
+        assert problem_of(await s.post(s.sealed(0), study="00" * 32)) == (404, "RELAY-001")
+
+    run(tmp_path, test, has_looked=False)
 
 
 def test_a_spool_that_fails_acknowledges_nothing(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from shoal.messages import codec
 from shoal.protocols.anonml.messages import Ask
 from shoal.relay.following import OFTEN, ROOM, SELDOM, Following, followed
 from shoal.relay.remote import Remote
-from shoal.relay.spool import Spool
+from shoal.relay.spool import Sealed, Spool
 from shoal.study.anonml import script_of
 from shoal.study.anonymity import Window
 from shoal.study.manifest import Manifest
@@ -142,7 +142,17 @@ def test_the_key_that_was_met_first_stays(world: Callable[[Told], World]) -> Non
     assert "another key" in w.lines[0]
 
 
-@pytest.mark.parametrize("listed", [None, {}, [1], [{"digest": 1, "protocol": "anonml", "status": "open"}], [{"digest": "7f"}]])
+@pytest.mark.parametrize(
+    "listed",
+    [
+        None,
+        {},
+        [1],
+        [{"digest": 1, "protocol": "anonml", "status": "open"}],
+        [{"digest": "7f"}],
+        [{"digest": "7f" * 32, "protocol": "anonml", "status": "x"}],
+    ],
+)
 def test_what_is_no_list_changes_nothing(world: Callable[[Told], World], listed: Any) -> None:
     told = Told(with_tokens())
     w = world(told)
@@ -201,17 +211,58 @@ def test_a_packet_is_of_the_phase_for_which_people_send(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["status", "list"])
-def test_a_study_that_ends_is_let_go(world: Callable[[Told], World], how: str) -> None:
+@pytest.mark.parametrize("ending", ["done", "failed", "closed"])
+def test_a_study_that_ends_is_let_go(world: Callable[[Told], World], how: str, ending: str) -> None:
     manifest = with_tokens()
     told = Told(manifest)
     w = world(told)
     told.letters = [ask(manifest, w.clock)]
     w.look()
     assert w.spool.studies() == (manifest.digest.hex(),)
-    told.status, told.listed = ("done", told.listed) if how == "status" else ("open", [])
+    if how == "status":
+        told.status = ending
+    else:
+        told.listed[0]["status"] = ending
     w.clock.advance(SELDOM.total_seconds())
     w.look()
     assert (w.following.served, w.spool.studies()) == ({}, ())
+    # Of what was shown of it nothing is known any more: with the same packets again, one more would be known by them.
+    told.status, told.listed[0]["status"] = "open", "open"
+    for _ in range(2):
+        assert w.look() == set()
+    assert len(w.lines) == 1 and "has ended before" in w.lines[0]
+
+
+def test_a_study_that_is_not_listed_keeps_its_packets_until_its_last_phase_is_over(world: Callable[[Told], World]) -> None:
+    manifest = with_tokens()
+    digest, told = manifest.digest.hex(), Told(manifest)
+    w = world(told)
+    told.letters = [ask(manifest, w.clock)]
+    w.look()
+    w.spool.put([Sealed(digest, 0, b"a packet", 10)])
+    listed, told.listed = told.listed, []
+    assert w.look() == set(), "it takes nothing"
+    assert w.spool.n_waiting(digest, 0) == 1
+    told.listed = listed
+    assert w.look() == {digest} and len(w.spool.phases(digest)) == 1
+    told.listed = []
+    w.clock.advance(PATIENCE - 1)
+    w.look()
+    assert w.spool.n_waiting(digest, 0) == 1
+    w.clock.advance(1)
+    w.look()
+    assert w.spool.studies() == () and w.spool.has_ended(digest)
+
+
+def test_a_study_that_is_not_listed_before_a_phase_was_heard_of_keeps_its_packets(world: Callable[[Told], World]) -> None:
+    manifest = with_tokens()
+    told = Told(manifest)
+    w = world(told)
+    w.look()
+    w.spool.put([Sealed(manifest.digest.hex(), 0, b"a packet", 10)])
+    told.listed = []
+    w.clock.advance(PATIENCE)
+    assert w.look() == set() and w.spool.n_waiting(manifest.digest.hex(), 0) == 1
 
 
 def test_a_study_without_packets_is_none() -> None:

@@ -15,6 +15,7 @@ from shoal.relay import releasing
 from shoal.relay.releasing import FIRST_WAIT, Releasing
 from shoal.relay.spool import Spool
 from shoal.study.anonymity import least_batch
+from shoal.transport.forms import Problem, Taken, to_cbor, to_json
 from shoal.transport.routes import study_route
 
 SHUFFLED = {
@@ -152,22 +153,73 @@ def test_a_large_batch_goes_in_parts_of_one_shuffle(tmp_path: Path) -> None:
 
 
 def test_rubbish_does_not_stand_for_a_crowd(tmp_path: Path) -> None:
-    """With trust shuffled the coordinator refuses a batch in which too few packets are valid: they wait for the second one."""
+    """With trust shuffled the coordinator refuses a batch in which too few packets are valid: they wait for others who are enough."""
 
     async def main() -> None:
         async with scene(tmp_path, **SHUFFLED) as s:
             rubbish = [bytes([i]) * s.followed.sealed_size for i in (1, 2)]
-            for one in [s.sealed(0), *rubbish]:
+            good = s.sealed(0)
+            for one in [good, *rubbish]:
                 assert (await s.post(one)).status_code == 202
             await s.until(700)
-            assert [len(batch) for batch in s.wire.batches()] == [3]
-            assert (await s.totals())[0] == 0 and s.spool.n_waiting(s.digest, 0) == 3
-            for i in (1, 2):
+            # What is left without the rubbish is sent again, and does not stay enough by that.
+            await s.step()
+            assert [sorted(batch) for batch in s.wire.batches()] == [sorted([good, *rubbish]), [good]]
+            await s.step()
+            assert len(s.wire.batches()) == 2 and (await s.totals())[0] == 0 and s.spool.n_waiting(s.digest, 0) == 1
+            for i in (1, 2, 3):
                 await s.post(s.sealed(i))
             await s.until(900)
-            assert [len(batch) for batch in s.wire.batches()] == [3, 5]
+            assert [len(batch) for batch in s.wire.batches()] == [3, 1, 4]
             accepted, refused = await s.totals()
-            assert accepted == 3 and set(refused) == {"MSG-005", "PROTO-003"}
+            assert accepted == 4 and set(refused) == {"MSG-005", "PROTO-003"}
+
+    asyncio.run(main())
+
+
+def test_rubbish_and_copies_do_not_keep_a_crowd_out(tmp_path: Path) -> None:
+    """A batch is cut into parts, of which each has too few valid packets. Without what is in the way they are one that is large enough."""
+
+    async def main() -> None:
+        async with scene(tmp_path, **SHUFFLED) as s:
+            rubbish = [bytes([i]) * s.followed.sealed_size for i in range(1, 9)]
+            sent = [s.sealed(i) for i in range(4)]
+            copies = [s.sealed(0) for _ in range(4)]
+            for one in [*sent, *rubbish, *copies]:
+                assert (await s.post(one)).status_code == 202
+            s.followed.most_in_part = 5
+            (await s.office._packet_intake(await s.office.study(s.digest)))._least = 4
+            await s.until(700)
+            for _ in range(6):
+                await s.step()
+            assert (await s.totals())[0] == 4 and s.spool.n_waiting(s.digest, 0) == 0
+            assert len(s.wire.batches()[-1]) in (4, 5)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["refuses it", "calls all of it rubbish", "takes it"])
+def test_a_coordinator_that_has_a_batch_sent_again_does_not_see_who_came_meanwhile(tmp_path: Path, how: str) -> None:
+    """It reads the first batch, says what it likes, tells everyone that nothing has arrived, and compares it with the second batch."""
+
+    async def main() -> None:
+        async with scene(tmp_path) as s:
+            first = [s.sealed(i) for i in range(4)]
+            for one in first:
+                await s.post(one)
+            s.wire.says = {
+                "refuses it": (400, to_json(Problem(title="No.", status=400, code="MSG-005"))),
+                "calls all of it rubbish": (200, to_cbor(Taken(taken=None, invalid=(0, 1, 2, 3)))),
+                "takes it": (200, to_cbor(Taken(taken=4))),
+            }[how]
+            await s.until(700)
+            await s.step()
+            for one in [*first, s.sealed(7), s.sealed(8)]:
+                assert (await s.post(one)).status_code == 202
+            await s.until(900)
+            await s.step()
+            assert {one for batch in s.wire.batches() for one in batch} == set(first)
+            assert len(s.wire.batches()) == 2
 
     asyncio.run(main())
 

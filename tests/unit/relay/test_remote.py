@@ -16,6 +16,7 @@ from shoal.errors import TransportError, UsageError
 from shoal.relay import remote as module
 from shoal.relay.remote import RefusedError, Remote, checked_url, trusting
 from shoal.transport import ohttp
+from shoal.transport.forms import Taken, to_cbor
 from shoal.transport.routes import OPENED, SEALED
 
 TO = "http://127.0.0.1:8700"
@@ -85,7 +86,7 @@ def test_certificates_that_are_trusted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", [200, 400, 404, 502])
 def test_an_answer_that_is_none_may_be_asked_for_again(status: int) -> None:
-    for what, arguments in (("open_studies", ()), ("published", (STUDY,)), ("board", (STUDY, 0)), ("keys", ())):
+    for what, arguments in (("studies", ()), ("published", (STUDY,)), ("board", (STUDY, 0)), ("keys", ())):
         with pytest.raises(TransportError, match="NET-002"):
             ask(answer(status, b"<html>"), what, *arguments)
     with pytest.raises(TransportError, match="NET-002"):
@@ -108,7 +109,7 @@ def test_refusals_are_told_from_troubles(status: int, code: str, error: type[Exc
 def test_an_answer_is_not_read_to_its_end_if_it_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_LIST_BYTES", 100)
     with pytest.raises(TransportError, match="more than 100 bytes"):
-        ask(answer(200, b"[" + b" " * 100 + b"]"), "open_studies")
+        ask(answer(200, b"[" + b" " * 100 + b"]"), "studies")
 
 
 def test_nobody_answers() -> None:
@@ -116,7 +117,7 @@ def test_nobody_answers() -> None:
         raise httpx2.ConnectError("a name that nobody needs to see")
 
     with pytest.raises(TransportError, match="NET-001") as caught:
-        ask(broken, "open_studies")
+        ask(broken, "studies")
     assert caught.value.why == "ConnectError"
 
 
@@ -128,7 +129,8 @@ def test_what_is_sent_has_the_same_few_headers() -> None:
         return answer(200, b"sealed", content_type=OPENED)(request)
 
     assert ask(look, "forward", b"a request") == b"sealed"
-    ask(look, "deliver", STUDY, [b"a packet"])
+    with pytest.raises(TransportError, match="not Taken"):
+        ask(look, "deliver", STUDY, [b"a packet"])
     assert [one.headers["content-type"] for one in seen] == [SEALED, "application/cbor"]
     assert all(set(one.headers) == {"host", "user-agent", "accept", "accept-encoding", "content-type", "content-length"} for one in seen)
 
@@ -138,3 +140,43 @@ def test_a_key_is_looked_at_before_it_is_told_to_others() -> None:
     assert ask(answer(200, good), "keys") == good
     with pytest.raises(TransportError, match="no key of a gateway"):
         ask(answer(200, good[:-1]), "keys")
+
+
+def test_what_became_of_a_batch() -> None:
+    for told in (Taken(taken=1), Taken(taken=None, invalid=(0, 1))):
+        assert ask(answer(200, to_cbor(told)), "deliver", STUDY, [b"a packet", b"another"]) == told
+    with pytest.raises(TransportError, match=r"NET-002.*packets that it was not sent"):
+        ask(answer(200, to_cbor(Taken(taken=None, invalid=(2,)))), "deliver", STUDY, [b"a packet", b"another"])
+
+
+def test_however_many_participants_wait_batches_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a relay itself does has connections of its own."""
+    monkeypatch.setattr(module, "_MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(module, "_MOST_OWN", 1)
+    monkeypatch.setattr(module, "_SECONDS", {"connect": 10.0, "write": 60.0, "read": 60.0, "pool": 0.01})
+
+    async def main() -> None:
+        waiting = asyncio.Event()
+
+        async def coordinator(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split()[0]))
+            if head.startswith(b"POST /v1/gateway"):
+                await waiting.wait()
+            body = to_cbor(Taken(taken=1))
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/cbor\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(coordinator, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server, Remote(f"http://127.0.0.1:{port}") as remote:
+            people = [asyncio.create_task(remote.forward(b"sealed")) for _ in range(2)]
+            # One of them finds no connection: all are in use.
+            done, _ = await asyncio.wait(people, return_when=asyncio.FIRST_COMPLETED)
+            assert {type(one.exception()) for one in done} == {TransportError}
+            assert await remote.deliver(STUDY, [b"a packet"]) == Taken(taken=1)
+            waiting.set()
+            await asyncio.gather(*people, return_exceptions=True)
+
+    asyncio.run(main())

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from scipy import stats
 
 from processes import child
-from relay_child import STEPS, STUDY, WINDOW, number, nursery, packet
+from relay_child import REFUSED_STEPS, STEPS, STUDY, WINDOW, number, nursery, packet
 from shoal.entropy import Entropy, SeededEntropy, SystemEntropy
 from shoal.errors import StoreError
 from shoal.relay import spool as module
@@ -82,9 +82,68 @@ def test_a_batch_is_all_that_waits_in_even_parts(path: Path) -> None:
         assert spool.parts(STUDY) == (0, 2) and spool.put([sealed(parts[1][0])]) == ["kept"]
         spool.return_part(STUDY, 2)
         assert spool.parts(STUDY) == (0,) and spool.n_waiting(STUDY, 0) == len(parts[2]) + 1
+        assert spool.settle_again(STUDY, 100) == 0, "nothing of it was rubbish"
         assert spool.settle(STUDY, 0, 3, 1, 100) == len(parts[2]) + 1
         assert sorted(released(spool)[1]) == sorted([*parts[2], parts[1][0]])
         assert spool.settle(OTHER, 0, 1, 1, 4) == 0, "nothing was heard of its phases"
+
+
+@pytest.mark.parametrize("answer", ["refused", "acknowledged", "rubbish"])
+def test_what_was_shown_makes_no_second_batch_large_enough(path: Path, answer: str) -> None:
+    """A coordinator that has a batch sent again, and finds one packet more in it, would know whose that is."""
+    with Spool(path, SystemEntropy()) as spool:
+        spool.keep_phase(STUDY, 0, WINDOW)
+        first = [sealed(i) for i in range(5)]
+        spool.put(first)
+        assert spool.settle(STUDY, 0, 1, 5, 100) == 5
+        if answer == "refused":
+            spool.return_part(STUDY, 0)
+        elif answer == "acknowledged":
+            spool.drop_part(STUDY, 0)
+        else:
+            spool.return_part(STUDY, 0, [one.sealed for one in first])
+    with Spool(path, SystemEntropy()) as spool:
+        # Their senders are told that nothing has arrived, and send the same again; somebody sends for the first time.
+        assert spool.put(first) == (["repeated"] if answer == "refused" else ["kept"]) * 5
+        assert spool.put([sealed(7)]) == ["kept"] and spool.n_waiting(STUDY, 0) == 6
+        assert spool.settle(STUDY, 0, 2, 5, 100) == 5
+        assert [sorted(one) for one in released(spool)] == [[0, 1, 2, 3, 4]]
+        # With others who are new there are enough.
+        spool.put([sealed(i) for i in range(8, 12)])
+        assert spool.settle(STUDY, 0, 3, 5, 100) == 5
+        assert sorted(chain.from_iterable(released(spool))) == [0, 1, 2, 3, 4, 7, 8, 9, 10, 11]
+
+
+def test_what_is_left_without_rubbish_goes_again_by_itself(path: Path) -> None:
+    """Parts in which there is too much of it are put together again, when all of them have been answered."""
+    with Spool(path, SystemEntropy()) as spool:
+        spool.keep_phase(STUDY, 0, WINDOW)
+        spool.put([sealed(i) for i in range(12)])
+        assert spool.settle(STUDY, 0, 1, 12, 6) == 12
+        spool.put([sealed(20)])
+        first, second = (spool.part(STUDY, part) for part in (0, 1))
+        spool.return_part(STUDY, 0, [one for one in first if number(one) >= 5])
+        assert spool.settle_again(STUDY, 6) == 0, "the other part is on its way"
+    with Spool(path, SystemEntropy()) as spool:
+        spool.return_part(STUDY, 1, [packet(99), *(one for one in second if number(one) >= 5), second[0]])
+        good = {number(one) for one in (*first, *second) if number(one) < 5} - {number(second[0])}
+        assert spool.settle_again(STUDY, 6) == len(good) and spool.settle_again(STUDY, 6) == 0
+        assert sorted(chain.from_iterable(released(spool))) == sorted(good)
+        assert spool._count.of[STUDY] == len(good) + 1 and spool._count.n_bytes == 400 * (len(good) + 1)
+
+
+def test_digests_stay_until_their_phase_is_over(path: Path) -> None:
+    with Spool(path, SystemEntropy()) as spool:
+        spool.keep_phase(STUDY, 0, WINDOW)
+        spool.put([sealed(i) for i in range(4)])
+        spool.settle(STUDY, 0, 1, 1, 4)
+        spool.drop_part(STUDY, 0)
+        assert spool.put([sealed(0, most=1), sealed(1, most=1)]) == ["kept", "full"], "they take no room"
+        spool.drop_late(STUDY, 0)
+        assert spool._db.execute("SELECT count(*) FROM packets").fetchone() == (0,)
+        spool.put([sealed(5)])
+        spool.drop_study(STUDY)
+        assert spool.studies() == () and spool.has_ended(STUDY) and not spool.has_ended(OTHER)
 
 
 def test_what_is_late_goes_and_what_is_on_its_way_stays(path: Path) -> None:
@@ -157,10 +216,22 @@ class Life(RuleBasedStateMachine):
         self.spool = Spool(self.path, SystemEntropy())
         self.spool.keep_phase(STUDY, 0, WINDOW)
         self.waiting: set[int] = set()
+        self.shown: set[int] = set()
         self.parted: set[int] = set()
         self.delivered: Counter[int] = Counter()
         self.settled = 0
+        self.is_again = False
         self.n = 0
+
+    @precondition(lambda self: self.delivered)
+    @rule(which=st.integers(0, 10))
+    def send_again(self, which: int) -> None:
+        gone = sorted(set(self.delivered) - self.waiting - self.parted)
+        if gone:
+            i = gone[which % len(gone)]
+            assert self.spool.put([sealed(i)]) == ["kept"]
+            self.waiting.add(i)
+            self.delivered.pop(i)
 
     @rule(n=st.integers(1, 6), again=st.booleans())
     def put(self, n: int, again: bool) -> None:
@@ -174,13 +245,22 @@ class Life(RuleBasedStateMachine):
     def settle(self, least: int, most: int) -> None:
         self.settled += 1
         n = self.spool.settle(STUDY, 0, self.settled, least, most)
-        assert n == (len(self.waiting) if len(self.waiting) >= least else 0)
-        if n:
-            self.parted |= self.waiting
-            self.waiting = set()
+        leave = self.waiting if len(self.waiting - self.shown) >= least else self.waiting & self.shown
+        assert n == len(leave)
+        self.parted |= leave
+        self.waiting -= leave
+
+    @rule(most=st.integers(1, 5))
+    def settle_again(self, most: int) -> None:
+        n = self.spool.settle_again(STUDY, most)
+        leave = self.waiting & self.shown if self.is_again and not self.parted else set()
+        assert n == len(leave)
+        self.is_again = self.is_again and bool(self.parted)
+        self.parted |= leave
+        self.waiting -= leave
 
     @precondition(lambda self: self.parted)
-    @rule(which=st.integers(0, 10), fate=st.sampled_from(["acknowledged", "lost", "refused"]))
+    @rule(which=st.integers(0, 10), fate=st.sampled_from(["acknowledged", "lost", "refused", "rubbish"]))
     def send(self, which: int, fate: str) -> None:
         parts = self.spool.parts(STUDY)
         part = parts[which % len(parts)]
@@ -189,15 +269,20 @@ class Life(RuleBasedStateMachine):
             self.delivered.update(numbers)
             self.spool.drop_part(STUDY, part)
             self.parted -= numbers
-        elif fate == "refused":
-            self.spool.return_part(STUDY, part)
+            self.shown |= numbers
+        elif fate != "lost":
+            rubbish = {min(numbers)} if fate == "rubbish" else set()
+            self.is_again |= bool(rubbish)
+            self.spool.return_part(STUDY, part, [packet(i) for i in rubbish])
             self.parted -= numbers
-            self.waiting |= numbers
+            self.waiting |= numbers - rubbish
+            self.shown |= numbers
 
     @rule()
     def drop_late(self) -> None:
         self.spool.drop_late(STUDY, 0)
         self.waiting = set()
+        self.shown &= self.parted
 
     @rule()
     def restart(self) -> None:
@@ -265,6 +350,25 @@ def test_a_relay_dies_after_a_step(path: Path, life: Connection, step: str) -> N
         assert spool.put([sealed(i) for i in range(10)]) == (["kept"] * 10 if step in ("putting", "dropped") else ["repeated"] * 10)
 
 
+@pytest.mark.parametrize("step", REFUSED_STEPS)
+def test_a_relay_dies_while_a_batch_is_refused(path: Path, life: Connection, step: str) -> None:
+    life.send(("refused", path, step))
+    rest_of(life)
+    with Spool(path, SystemEntropy()) as spool:
+        n_waiting, parted = spool.n_waiting(STUDY, 0), sorted(chain.from_iterable(released(spool)))
+        everyone, good = list(range(10)), list(range(5))
+        expected = {"returning": (0, everyone), "returned": (5, []), "settling again": (5, []), "settled again": (0, good)}
+        assert (n_waiting, parted) == expected[step]
+        # It goes on where it was: what is left goes again, by itself.
+        spool.put([sealed(20)])
+        if step == "returning":
+            spool.return_part(STUDY, 0, [packet(i) for i in range(5, 10)])
+        spool.settle_again(STUDY, 100)
+        assert sorted(chain.from_iterable(released(spool))) == good
+        spool.return_part(STUDY, spool.parts(STUDY)[0])
+        assert spool.settle(STUDY, 0, 2, 2, 100) == 5, "they are known to have been shown"
+
+
 def check_kills(path: Path, life: Connection, entropy: SeededEntropy, n_kills: int) -> None:
     """After each kill, all that was acknowledged is delivered or there, and what was deleted had been delivered."""
     kept: set[int] = set()
@@ -280,7 +384,7 @@ def check_kills(path: Path, life: Connection, entropy: SeededEntropy, n_kills: i
             elif what == "delivered":
                 delivered[i] += 1
         with Spool(path, SystemEntropy()) as spool:
-            there = [number(one) for (one,) in spool._db.execute("SELECT sealed FROM packets")]
+            there = [number(one) for (one,) in spool._db.execute("SELECT sealed FROM packets WHERE sealed IS NOT NULL")]
             assert len(set(there)) == len(there)
             assert kept <= set(there) | set(delivered), "something is lost"
             assert set(there) | set(delivered) <= asked
@@ -407,7 +511,7 @@ def test_what_is_deleted_is_not_in_the_file(path: Path) -> None:
 def test_no_column_is_a_time_an_address_or_a_number_that_grows(path: Path) -> None:
     with Spool(path, SystemEntropy()) as spool:
         columns = [row[1] for row in spool._db.execute("PRAGMA table_info(packets)")]
-        assert columns == ["place", "study", "phase", "digest", "part", "sealed"]
+        assert columns == ["place", "study", "phase", "digest", "part", "is_shown", "sealed"]
         with pytest.raises(sqlite3.OperationalError, match="no such column: rowid"):
             spool._db.execute("SELECT rowid FROM packets")
         assert spool._db.execute("PRAGMA synchronous").fetchone() == (2,)

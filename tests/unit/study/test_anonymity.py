@@ -1,5 +1,6 @@
 """Slots, contexts, places and windows: public functions of the manifest that everyone computes alike."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -7,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.clock import SystemClock
-from shoal.errors import RemoteProtocolError
+from shoal.errors import RemoteProtocolError, SpecError
 from shoal.protocols.anonml.assignment import words_of
 from shoal.protocols.anonml.plus import PlusScript
 from shoal.study.anonml import script_of
-from shoal.study.anonymity import Slots, Window, has_tokens, least_batch, name_of_pseudonym, scope_of
+from shoal.study.anonymity import Slots, Window, check_delivery, has_tokens, least_batch, name_of_pseudonym, scope_of
 from shoal.study.load import parse
 from shoal.study.manifest import Manifest
 
@@ -140,6 +141,39 @@ def test_a_batch_is_as_large_as_those_who_answer_at_least() -> None:
     assert (least_batch(PAPER_BINNED, 0), least_batch(PAPER, 15), least_batch(PAPER, 0)) == (20, 20, 1)
 
 
+GATEWAY, RELAY = bytes([9]) + bytes(31), "https://relay.example.org"
+SHUFFLED = Manifest(PLUS.study.model_copy(update={"trust": "shuffled"}), issuer_key=KEY, gateway_key=GATEWAY, relay=RELAY)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (replace(SHUFFLED, issuer_key=None), "shuffled needs tokens"),
+        (replace(SHUFFLED, relay=None), "shuffled needs tokens"),
+        (replace(SHUFFLED, gateway_key=None, relay=None), "shuffled needs tokens"),
+        (replace(PLUS, relay=RELAY), "a relay and no gateway key"),
+        (replace(PAPER, epoch="2026"), "variant paper"),
+        (manifest(protocol="ddml", tables="[ddml]\nn_instances = 5\n", epoch="2026"), "takes no tokens"),
+    ],
+)
+def test_a_study_that_is_less_anonymous_than_it_says_is_refused(found: Manifest, words: str) -> None:
+    with pytest.raises(SpecError, match=words) as error:
+        check_delivery(found)
+    assert error.value.code == "HOST-003"
+
+
+def test_studies_that_are_as_anonymous_as_they_say():
+    for found in (
+        SHUFFLED,
+        PLUS,
+        PAPER,
+        DEVICES,
+        manifest(key=None),
+        manifest(epoch="2026"),
+        replace(PLUS, relay=RELAY, gateway_key=GATEWAY),
+    ):
+        check_delivery(found)
+
+
 def test_a_shuffled_batch_has_the_minimum_in_every_phase() -> None:
-    shuffled = Manifest(PLUS.study.model_copy(update={"trust": "shuffled"}), issuer_key=KEY)
-    assert least_batch(shuffled, 0) == 10
+    assert least_batch(SHUFFLED, 0) == 10

@@ -102,11 +102,16 @@ def test_refuses_keys_rosters_and_addresses_that_cannot_be_used(changes: dict[st
     assert error.value.code == "MANIFEST-002"
 
 
-@pytest.mark.parametrize(
-    "relay", ["http://127.0.0.1:8700", "http://localhost", "http://[::1]:80/x", "http://abc.onion/r", "https://a.example:443/r"]
-)
-def test_accepts_loopback_and_onion_addresses(relay: str) -> None:
+@pytest.mark.parametrize("relay", ["http://127.0.0.1:8700", "http://localhost", "http://[::1]:80/x", "https://a.example:443/r"])
+def test_accepts_loopback_addresses(relay: str) -> None:
     assert replace(FULL, relay=relay).relay == relay
+
+
+@pytest.mark.parametrize("relay", ["http://abc.onion/r", "https://abc.onion", "https://a.b.ONION.:8800"])
+def test_refuses_an_onion_service_as_relay_in_a_sentence(relay: str) -> None:
+    with pytest.raises(SpecError, match=r"MANIFEST-002.*is an onion service") as error:
+        replace(FULL, relay=relay)
+    assert "--via tor" in (error.value.fix or "")
 
 
 def test_a_study_without_a_secure_sum_has_no_roster() -> None:

@@ -30,6 +30,10 @@ Accepted = Literal["accepted", "repeated", "conflict", "over", "replayed", "unis
 ticket was not issued."""
 
 
+LARGEST = (1 << 63) - 1
+"""A number that a participant sends may be larger than any that a database knows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Secrets:
     """What a coordinator keeps of itself: SHA-256 of the analyst's key, and the seed of the key that signs manifests."""
@@ -84,8 +88,8 @@ class Incoming:
     payload
         The message's bytes.
     name, digest
-        SHA-256 of the submission's name (sender, type and name, or type and name where it is anonymous), and of the payload; None for a
-        message that may come as often as it likes.
+        SHA-256 of the submission's name (sender, type and name, or type and name where it is anonymous), and of the payload, with a token
+        also of its pseudonym; None for a message that may come as often as it likes.
     nonce
         Of a signed request; None for an anonymous one.
     ticket
@@ -272,7 +276,7 @@ class Store(ABC):
         """Register a key for a credential of a study's scope, and enrol it; its name, and what is issued to it from now on.
 
         Registering again changes nothing and gives the same, in every study of the scope, and needs no second invitation. It is never
-        undone, also not by `leave`: else one person could have two credentials.
+        undone, also not by `leave`: else one person could have two credentials. An invitation to any study of the scope will do.
 
         Parameters
         ----------
@@ -291,12 +295,22 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def members(self, study: str) -> tuple[bytes, ...]:
-        """The public keys of all who have registered in a study's scope, in the order of their digits; none where it has no scope."""
+    def members(self, study: str, after: bytes = b"", most: int = LARGEST) -> tuple[bytes, ...]:
+        """The public keys of all who have registered in a study's scope, in the order of their digits; none where it has no scope.
+
+        Up to so many, after one of them.
+        """
 
     @abstractmethod
-    def submitted(self, study: str) -> tuple[bytes, ...]:
-        """The names of submissions that are in, in the order of their digits. Those of a study with a scope stay after its end."""
+    def submitted(self, study: str, after: bytes = b"", most: int = LARGEST) -> tuple[bytes, ...]:
+        """The names of submissions that are in, in the order of their digits: up to so many, after one of them.
+
+        Those of a study with a scope stay after its end.
+        """
+
+    @abstractmethod
+    def told(self, study: str, number: int, after: bytes, most: int) -> tuple[bytes, ...]:
+        """The names of submissions that were in when this list of them, or one of a larger number, was first asked for."""
 
     @abstractmethod
     def expected(self, study: str) -> tuple[int, Mapping[int, int]]:

@@ -42,7 +42,7 @@ def enrol(
         return str(known[0][0])
     ((by_invitation, seats),) = session.rows("SELECT by_invitation, seats FROM study WHERE number = ?", study)
     if by_invitation:
-        _use_up(session, study, invitation)
+        _use_up(session, "study = ?", study, invitation)
     if name is None:
         name = key_digest.hex()[:32] if seats is None else _next_seat(session, study, json.loads(seats))
     if ticket is not None:
@@ -78,7 +78,7 @@ def register(
         if put_new(session, "registration", ("scope", "member", "commitment", "issued"), [row], "member"):
             ((by_invitation,),) = session.rows("SELECT by_invitation FROM study WHERE number = ?", study)
             if by_invitation:
-                _use_up(session, study, invitation)
+                _use_up(session, "study IN (SELECT number FROM study WHERE scope = ?)", scope, invitation)
             session.change("UPDATE standing SET is_mixed = FALSE WHERE study = ?", study)
         known = issued_to(session, scope, key, commitment)
         assert known is not None, "it was put there"
@@ -108,8 +108,9 @@ def _scope(session: Session, study: int) -> bytes:
     return scope
 
 
-def _use_up(session: Session, study: int, invitation: bytes | None) -> None:
-    if invitation is None or not session.change("DELETE FROM invitation WHERE study = ? AND digest = ?", study, invitation):
+def _use_up(session: Session, where: str, whose: int | bytes, invitation: bytes | None) -> None:
+    """Use up an invitation to a study, or to one of those of a scope."""
+    if invitation is None or not session.change(f"DELETE FROM invitation WHERE {where} AND digest = ?", whose, invitation):
         raise RemoteProtocolError(
             "ENROL-001",
             "The study is by invitation, and this is none that can still be used.",

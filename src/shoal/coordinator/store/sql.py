@@ -14,14 +14,23 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
-from shoal.coordinator.store.base import Accepted, Ending, Folded, Held, Hosted, Incoming, Loaded, Named, Secrets, Store, Totals
+from shoal.coordinator.store.base import LARGEST, Accepted, Ending, Folded, Held, Hosted, Incoming, Loaded, Named, Secrets, Store, Totals
 from shoal.coordinator.store.enrolling import enrol, issued_to, register
-from shoal.coordinator.store.statements import Session, accept, count_refused, finish, mix, put, put_new, scope_of, use_admitted, use_nonces
+from shoal.coordinator.store.statements import (
+    Session,
+    accept,
+    count_refused,
+    finish,
+    mix,
+    put,
+    put_new,
+    scope_of,
+    tell,
+    use_admitted,
+    use_nonces,
+)
 from shoal.errors import RemoteProtocolError
 from shoal.transport.forms import Letter
-
-_LARGEST = (1 << 63) - 1
-"""A number that a participant sends may be larger than any that a database knows."""
 
 _STUDY = """
     SELECT digest, manifest, opened, patience, by_invitation, seats, queries, status, result, reason, scope
@@ -156,15 +165,27 @@ class SqlStore(Store):
                 raise RemoteProtocolError("AUTH-005", "This request came before.", fix="Sign it again.")
             return register(session, number, status == "open", key, _digest(key), commitment, issued, invitation)
 
-    def members(self, study: str) -> tuple[bytes, ...]:
+    def members(self, study: str, after: bytes = b"", most: int = LARGEST) -> tuple[bytes, ...]:
+        query = "SELECT member FROM registration WHERE scope = ? AND member > ? ORDER BY member LIMIT ?"
         with self._reading() as session:
             scope = scope_of(session, self._number(session, study))
-            return tuple(bytes(key) for (key,) in session.rows("SELECT member FROM registration WHERE scope = ? ORDER BY member", scope))
+            return tuple(bytes(key) for (key,) in session.rows(query, scope, after, most))
 
-    def submitted(self, study: str) -> tuple[bytes, ...]:
+    def submitted(self, study: str, after: bytes = b"", most: int = LARGEST) -> tuple[bytes, ...]:
+        query = "SELECT name FROM submission WHERE study = ? AND name > ? ORDER BY name LIMIT ?"
         with self._reading() as session:
-            found = session.rows("SELECT name FROM submission WHERE study = ? ORDER BY name", self._number(session, study))
-        return tuple(bytes(name) for (name,) in found)
+            return tuple(bytes(name) for (name,) in session.rows(query, self._number(session, study), after, most))
+
+    def told(self, study: str, number: int, after: bytes, most: int) -> tuple[bytes, ...]:
+        with self._reading() as session:
+            known = self._number(session, study)
+            ((n_told,),) = session.rows("SELECT n_told FROM standing WHERE study = ?", known)
+        if n_told < number:
+            with self._writing() as session:
+                tell(session, known, self._lock(session, known, "n_told")[0], number)
+        query = "SELECT name FROM submission WHERE study = ? AND is_told AND name > ? ORDER BY name LIMIT ?"
+        with self._reading() as session:
+            return tuple(bytes(name) for (name,) in session.rows(query, known, after, most))
 
     def expected(self, study: str) -> tuple[int, Mapping[int, int]]:
         with self._reading() as session:
@@ -279,7 +300,7 @@ class SqlStore(Store):
             ) AS later WHERE size <= ? OR size = length(payload) ORDER BY number
         """
         with self._reading() as session:
-            found = session.rows(query, self._number(session, study), min(after, _LARGEST), name, most_bytes)
+            found = session.rows(query, self._number(session, study), min(after, LARGEST), name, most_bytes)
         return tuple(Letter(number=number, payload=payload) for number, payload in found)
 
     def acknowledge(self, study: str, name: str, upto: int, nonce: bytes, expires: int) -> bool:
@@ -287,7 +308,7 @@ class SqlStore(Store):
             number = self._number(session, study)
             if not use_nonces(session, number, [nonce], expires):
                 return False
-            session.change("DELETE FROM letter WHERE study = ? AND number <= ? AND recipient = ?", number, min(upto, _LARGEST), name)
+            session.change("DELETE FROM letter WHERE study = ? AND number <= ? AND recipient = ?", number, min(upto, LARGEST), name)
         return True
 
     def totals(self, study: str) -> Totals:

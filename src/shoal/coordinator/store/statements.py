@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from shoal.coordinator.store.base import Accepted, Ending, Incoming, Named
+from shoal.study.anonymity import scope_of_study
 
 _ROWS = 500
 """Most rows in one statement."""
@@ -132,15 +133,24 @@ def count_refused(session: Session, study: int, counts: Iterable[tuple[str, int]
 def finish(session: Session, study: int, ending: Ending) -> None:
     """End a study: how it ended, its letters, its totals and who is enrolled stay, nonces until they expire, and all else goes.
 
-    Where packets came with tokens their names stay too, so that their senders can see that they came.
+    Where packets came with tokens their names stay too, so that their senders can see that they came, without the digests of what was in
+    them. Invitations stay in an epoch, all of whose studies they are for.
     """
     ((n_late,),) = session.rows("SELECT count(*) FROM held WHERE study = ?", study)
     if n_late:
         count_refused(session, study, {LATE: n_late}.items())
-    has_scope = scope_of(session, study) is not None
+    ((digest, scope),) = session.rows("SELECT digest, scope FROM study WHERE number = ?", study)
+    kept = (
+        set()
+        if scope is None
+        else {"submission"}
+        if bytes(scope) == scope_of_study(bytes.fromhex(digest))
+        else {"submission", "invitation"}
+    )
     for table in EMPTIED:
-        if table != "submission" or not has_scope:
+        if table not in kept:
             session.change(f"DELETE FROM {table} WHERE study = ?", study)
+    session.change("UPDATE submission SET digest = ?, is_told = TRUE WHERE study = ?", b"", study)
     session.change("UPDATE standing SET status = ?, holder = NULL WHERE study = ?", ending.status, study)
     session.change("INSERT INTO ending (study, result, reason) VALUES (?, ?, ?)", study, ending.result, ending.reason)
 
@@ -149,6 +159,13 @@ def scope_of(session: Session, study: int) -> bytes | None:
     """Which credentials count in a study, if it has any."""
     ((scope,),) = session.rows("SELECT scope FROM study WHERE number = ?", study)
     return None if scope is None else bytes(scope)
+
+
+def tell(session: Session, study: int, n_told: int, number: int) -> None:
+    """Have the list of submissions be what is in now, unless this or a later one was told."""
+    if n_told < number:
+        session.change("UPDATE submission SET is_told = TRUE WHERE study = ? AND NOT is_told", study)
+        session.change("UPDATE standing SET n_told = ? WHERE study = ?", number, study)
 
 
 def mix(session: Session, study: int) -> None:

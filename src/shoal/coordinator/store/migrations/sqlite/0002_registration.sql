@@ -12,3 +12,7 @@ CREATE TABLE registration (
     issued BLOB NOT NULL,
     PRIMARY KEY (scope, member)
 ) WITHOUT ROWID;
+
+-- Which submissions are on the list of what has arrived, and how many lists there have been.
+ALTER TABLE submission ADD COLUMN is_told INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE standing ADD COLUMN n_told INTEGER NOT NULL DEFAULT 0;
