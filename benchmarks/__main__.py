@@ -33,7 +33,7 @@ BENCHMARKS = {
     ),
     "tokens": (
         "benchmarks.speed.tokens",
-        "anonymous packets: tokens minted and verified, OHTTP and Tor, a million packets; --only credentials, ohttp or tor",
+        "anonymous packets: tokens minted and verified, OHTTP and Tor, a million packets; --only credentials, ohttp, packets or tor",
     ),
     "flower": (
         "benchmarks.speed.flower",

@@ -46,15 +46,23 @@ class Segment:
 
 @dataclass
 class Connection:
-    """A TCP connection put together: who opened it when, what either side has sent, and when how many bytes of it were there."""
+    """A TCP connection put together: who opened it when, what either side has sent, and when how many bytes of it were there.
+
+    It was closed when either side first said so; None where neither has. An end may be used again: ``name`` is of one connection alone.
+    """
 
     client: End
     server: End
     opened: float
+    closed: float | None = None
     sent: bytes = b""
     answered: bytes = b""
     sent_at: list[tuple[float, int]] = field(default_factory=list)
     answered_at: list[tuple[float, int]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"{self.client[0]}:{self.client[1]} at {self.opened}"
 
 
 def why_not() -> str | None:
@@ -111,6 +119,8 @@ def connections(segments: Sequence[Segment]) -> list[Connection]:
             open_ones[ends].of = open_ones[ends[::-1]].of = found[-1]
         elif ends in open_ones:
             open_ones[ends].take(segment)
+            if segment.flags & (_FIN | _RST) and open_ones[ends].of.closed is None:
+                open_ones[ends].of.closed = segment.time
     return found
 
 

@@ -5,9 +5,10 @@ So a test sees all that the party at the end of a connection sees, and by the ca
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
@@ -31,8 +32,8 @@ class Request:
 
     Parameters
     ----------
-    time
-        When it was whole.
+    time, until
+        When it was whole, and when it was answered or, where it was not, the connection closed; None where neither was seen.
     connection
         Over which it came.
     first_line, headers, body
@@ -40,6 +41,7 @@ class Request:
     """
 
     time: float
+    until: float | None
     connection: Connection
     first_line: str
     headers: tuple[tuple[str, str], ...]
@@ -79,7 +81,7 @@ def is_resumed(connection: Connection) -> bool:
 
 def requests(connection: Connection, keys: Keys | None = None) -> list[Request]:
     """All requests over a connection, in order; with keys it is one under TLS."""
-    chunks = list(_opened(connection, keys)) if keys is not None else _chunks(connection)
+    chunks, answered = (list(_heard(connection, side, keys)) for side in ("CLIENT", "SERVER"))
     data, ends, total = b"", [], 0
     for _, chunk in chunks:
         total += len(chunk)
@@ -93,29 +95,32 @@ def requests(connection: Connection, keys: Keys | None = None) -> list[Request]:
         at = end + 4 + n
         if at > len(data):
             break
-        found.append(Request(chunks[bisect_left(ends, at)][0], connection, first, headers, data[end + 4 : at]))
-    return found
+        found.append(Request(chunks[bisect_left(ends, at)][0], None, connection, first, headers, data[end + 4 : at]))
+    nexts = [*(one.time for one in found[1:]), math.inf]
+    return [
+        replace(one, until=max((time for time, _ in answered if one.time <= time <= following), default=connection.closed))
+        for one, following in zip(found, nexts, strict=False)
+    ]
 
 
-def _chunks(connection: Connection) -> list[tuple[float, bytes]]:
-    starts = [0, *(n for _, n in connection.sent_at)]
-    return [(time, connection.sent[start:n]) for start, (time, n) in zip(starts, connection.sent_at, strict=False)]
-
-
-def _opened(connection: Connection, keys: Keys) -> Iterator[tuple[float, bytes]]:
-    """What the client has sent after its handshake."""
+def _heard(connection: Connection, side: str, keys: Keys | None) -> Iterator[tuple[float, bytes]]:
+    """What a side has sent, as it came; under TLS what it has sent after its handshake."""
+    stream, at = (connection.sent, connection.sent_at) if side == "CLIENT" else (connection.answered, connection.answered_at)
+    ends = [n for _, n in at]
+    if keys is None:
+        yield from ((time, stream[start:end]) for (time, end), start in zip(at, [0, *ends], strict=False))
+        return
     random, suite = connection.sent[11:43], _suite(connection.answered)
-    handshake = _Direction(keys["CLIENT_HANDSHAKE_TRAFFIC_SECRET", random], suite)
-    application = _Direction(keys["CLIENT_TRAFFIC_SECRET_0", random], suite)
-    current, ends = handshake, [n for _, n in connection.sent_at]
-    for end, kind, head, body in _records(connection.sent):
+    current = _Direction(keys[f"{side}_HANDSHAKE_TRAFFIC_SECRET", random], suite)
+    application = _Direction(keys[f"{side}_TRAFFIC_SECRET_0", random], suite)
+    for end, kind, head, body in _records(stream):
         if kind != _APPLICATION:
             continue
         inner, data = current.open(head, body)
         if inner == _HANDSHAKE and data[0] == _FINISHED:
             current = application
         elif inner == _APPLICATION:
-            yield connection.sent_at[bisect_left(ends, end)][0], data
+            yield at[bisect_left(ends, end)][0], data
 
 
 def _records(stream: bytes) -> Iterator[tuple[int, int, bytes, bytes]]:

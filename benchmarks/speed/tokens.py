@@ -1,7 +1,7 @@
 """Anonymous packets: what a token costs to mint and to verify, and a packet on its way through a relay or Tor, by processor time.
 
-``--only`` takes one of the parts: ``credentials``, ``ohttp`` or ``tor``. At the end stands what a million packets cost, from what was
-measured in the same run.
+``--only`` takes one of the parts: ``credentials``, ``ohttp``, ``packets`` or ``tor``. At the end stands what a million packets
+cost, from what was measured in the same run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from importlib import import_module
 
 from benchmarks.measure import Measure
 
-PARTS = ("credentials", "ohttp", "tor")
+PARTS = ("credentials", "ohttp", "packets", "tor")
 """Each is a module beside this one, ``tokens_`` and its name, with a function ``measures()``."""
 MILLION = 1_000_000
 

@@ -9,18 +9,21 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from capture import Segment, connections
 from captured_http import Keys, Request, requests
 from certificates import Certificates
 from served import ENVIRONMENT, PATIENCE, Coordinator, Participant
 from shoal.attacks.linker import Trace
+from shoal.attacks.linker_reads import chained
 from shoal.clock import SystemClock
 from shoal.coordinator.keys import Keys as CoordinatorKeys
 from shoal.coordinator.publishing import first_start
@@ -30,8 +33,9 @@ from shoal.crypto.credentials import Credential, Issuer, Registration
 from shoal.crypto.roster import Identity
 from shoal.crypto.tokens import pseudonym_of
 from shoal.entropy import SystemEntropy
+from shoal.errors import TransportError
 from shoal.messages.codec import decode, encode
-from shoal.participant.client import Client
+from shoal.participant.client import Client, RefusedError
 from shoal.participant.identity import identity_for
 from shoal.participant.via import via_of
 from shoal.protocols.anonml.aggregator import AnonMLAggregator, Learned
@@ -46,6 +50,39 @@ from shoal.transport.forms import Batch, Enrolment, Letters, Published, from_cbo
 from shoal.transport.ohttp import Gateway
 from shoal.transport.packets import Packet, packet_size
 from shoal.transport.routes import GATEWAY, PACKETS, study_route
+
+R, T = TypeVar("R"), TypeVar("T")
+
+N_ATTEMPTS = 3
+READS = ("board", "members", "received")
+"""What participants ask for under no name."""
+_LAST = 10**15 - 1
+_TRY_SECONDS = 5.0
+
+
+class TooSlowError(Exception):
+    """A machine was too busy for the window of a study: what should have been done in it was done later, or not at all."""
+
+
+def in_time(run: Callable[[Path, float], R], patience: float) -> R:
+    """What comes of a study, tried with a longer window where this machine is too busy for it; the last time that is an error.
+
+    Parameters
+    ----------
+    run
+        Is given an empty directory and the length of the window.
+    patience
+        Seconds of the first window; each is twice as long as the one before.
+    """
+    for attempt in range(N_ATTEMPTS):
+        try:
+            with temporary_folder() as home:
+                return run(home, patience * 2**attempt)
+        except TooSlowError as error:
+            print(f"{patience * 2**attempt:g} s are too few: {error}")
+            if attempt == N_ATTEMPTS - 1:
+                raise
+    raise AssertionError("the last attempt has ended")
 
 
 class Relay:
@@ -89,10 +126,13 @@ class Fleet:
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def end(self, patience: float) -> str:
-        """Wait until all have ended, in a study whose phase is so long; what was said last."""
+        """Wait until all have ended, in a study whose phase is so long; what was said."""
         said, _ = self.process.communicate(timeout=PATIENCE + patience)
-        assert self.process.returncode == 0, said[-2000:]
-        return said.splitlines()[-1]
+        return said
+
+    def check(self, said: str) -> None:
+        """See that all have answered, as they said at the end."""
+        assert self.process.returncode == 0 and said.splitlines()[-1] == f"{self.n} of {self.n}: {self.n} finished", said[-2000:]
 
     def kill(self) -> None:
         self.process.kill()
@@ -160,6 +200,14 @@ def window_of(coordinator: Coordinator) -> Window:
     return Window(ask.opened, ask.closes)
 
 
+def model_when_done(coordinator: Coordinator, patience: float) -> bytes:
+    """What a coordinator has published of a study whose phase is so long, once it has ended."""
+    deadline = time.monotonic() + PATIENCE + patience
+    while from_cbor(coordinator.get(f"board?after={_LAST}&wait=30").content, Letters).status == "open":
+        assert time.monotonic() < deadline, "the study does not end"
+    return coordinator.get("model").content
+
+
 def model_of(manifest: Manifest, packets: Sequence[Packet]) -> bytes:
     """What comes of some answers, computed here."""
     script, entropy = script_of(manifest.study, manifest.digest), SystemEntropy()
@@ -179,29 +227,37 @@ class Cheat:
     ----------
     sent
         The two packets under one pseudonym, of which one may count.
+    n_again
+        How often something was asked or sent once more, since it was not known to have arrived.
     """
 
     def __init__(self, manifest: Manifest, coordinator: Coordinator, tls: Certificates, via: str | None = None) -> None:
-        self.manifest, self.sent = manifest, list[Packet]()
+        self.manifest, self.sent, self.n_again = manifest, list[Packet](), 0
         self._slots, self._entropy = Slots(manifest), SystemEntropy()
         self._script = script_of(manifest.study, manifest.digest)
         self._via = via_of(via, coordinator.url, self._entropy, ca=tls.ca, manifest=manifest, local_address=None if via else "127.0.9.9")
         self._client = Client(coordinator.url, SystemClock(), self._entropy, ca=tls.ca, via=self._via)
 
-    def send(self) -> None:
+    def send(self, until: datetime) -> None:
         """Answer twice, answer another question than one's own, and answer with a credential of one's own making."""
-        asyncio.run(self._send())
+        now = SystemClock().now
+        try:
+            asyncio.run(asyncio.wait_for(self._send(), max(0.0, (until - now()).total_seconds())))
+        except (TimeoutError, RefusedError) as error:
+            if now() < until:
+                raise
+            raise TooSlowError(f"the window is over before cheats have sent what they send, of which {self.n_again} once more") from error
 
     async def _send(self) -> None:
         study, issuer_key = self.manifest.digest.hex(), self.manifest.issuer_key
         assert issuer_key is not None
         scope = scope_of(self.manifest)
         async with self._client as client, client.apart() as apart:
-            await self._via.check(self.manifest)
+            await self._insist(partial(self._via.check, self.manifest))
             registration = Registration.draw(self._entropy)
             commitment = registration.commitment(issuer_key, scope)
-            form = Enrolment(commitment=commitment.hex())
-            enrolled = await client.enrol(study, Identity.from_seed(self._entropy.bytes(32)), form)
+            form, identity = Enrolment(commitment=commitment.hex()), Identity.from_seed(self._entropy.bytes(32))
+            enrolled = await self._insist(partial(client.enrol, study, identity, form))
             assert enrolled.issued is not None
             credential = registration.accept(issuer_key, scope, bytes.fromhex(enrolled.issued))
             own = self._question(credential)
@@ -212,7 +268,26 @@ class Cheat:
             sealed = [self._via.seal(study, packet.to_bytes(size)) for packet in (*self.sent, *others)]
             # The same bytes again change nothing.
             for data in (*sealed, sealed[0]):
-                await self._via.post_packet(study, data, apart)
+                await self._insist(partial(self._via.post_packet, study, data, apart))
+
+    async def _insist(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask until there is an answer; what takes long is asked anew, as a circuit of Tor may never be built."""
+
+        async def in_time() -> T:
+            try:
+                return await asyncio.wait_for(ask(), _TRY_SECONDS)
+            except TimeoutError:
+                raise TransportError("NET-004", "It takes too long.") from None
+
+        def again(_: object) -> None:
+            self.n_again += 1
+
+        return await self._client.insist(in_time, again)
+
+    def check(self, refused: Mapping[str, int]) -> None:
+        """See that what was sent is refused and counted, as often as it came; and nothing else is."""
+        assert set(refused) == {"HOST-005", "ANONML-001", "TOKEN-001"}
+        assert len(refused) <= sum(refused.values()) <= len(refused) + self.n_again, refused
 
     def _forged(self) -> Credential:
         """A credential by an issuer of one's own."""
@@ -286,8 +361,34 @@ def gateway_of(store: str) -> Gateway:
 
 def trace_of(kind: str, request: Request, size: int, headers: tuple[tuple[str, str], ...] | None = None) -> Trace:
     """What whoever receives a request sees of it."""
-    client = request.connection.client
-    return Trace(kind, request.time, client[0], f"{client[0]}:{client[1]}", size, headers if headers is not None else request.headers)
+    link, shown = request.connection, request.headers if headers is None else headers
+    return Trace(kind, request.time, link.client[0], link.name, size, shown, request.until)
+
+
+def known_of(
+    study: str, people: Sequence[Sent], asked: Iterable[tuple[Request, str, tuple[tuple[str, str], ...]]]
+) -> list[tuple[str, Trace]]:
+    """What a coordinator has of participants: all that they asked for under their names, and reads under none that seem to be theirs.
+
+    Parameters
+    ----------
+    study, people
+        The study, and who has what key.
+    asked
+        Requests, and the path and headers of each.
+    """
+    keys = {one.key.hex(): one.who for one in people}
+    named, reads = list[tuple[str, Trace]](), {kind: list[Trace]() for kind in READS}
+    for request, path, headers in asked:
+        signed = next((value for name, value in headers if name.lower() == "authorization"), "")
+        named += [(who, trace_of("enrolment", request, len(request.body), headers)) for key, who in keys.items() if key in signed]
+        for kind, found in reads.items():
+            if path.partition("?")[0] == study_route(study, kind):
+                found.append(trace_of(kind, request, len(request.body), headers))
+    assert {who for who, _ in named} == set(keys.values()) and reads["board"]
+    # Each kind of read follows its own: who waits for news of the board may look at a list meanwhile.
+    chains = [(who, trace) for found in reads.values() for who, trace in chained(named, found) if trace.kind != "enrolment"]
+    return sorted([*named, *chains], key=lambda pair: pair[1].time or 0.0)
 
 
 def files_of(*homes: Path) -> dict[str, bytes]:

@@ -6,7 +6,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +35,8 @@ def server(tls: Certificates | None = None) -> Iterator[int]:
                 accepted, _ = listener.accept()
             except OSError:
                 return
-            with closing(accepted if context is None else context.wrap_socket(accepted, server_side=True)) as one:
+            # Who hangs up may leave what was sent to it unread, which breaks the connection off.
+            with suppress(OSError), closing(accepted if context is None else context.wrap_socket(accepted, server_side=True)) as one:
                 buffer = b""
                 while data := one.recv(1 << 16):
                     buffer += data
@@ -46,9 +47,11 @@ def server(tls: Certificates | None = None) -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve)
         thread.start()
-        yield listener.getsockname()[1]
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 @pytest.mark.parametrize("has_tls", [False, True])
@@ -69,7 +72,8 @@ def test_requests_are_seen_whole(certificates: Certificates, tmp_path: Path, mon
     seen = [one for connection in found for one in requests(connection, keys_of(log) if has_tls else None)]
     assert [(one.path, dict(one.headers)["x"]) for one in seen] == [("/a", "0"), ("/a", "1"), ("/b", "1"), ("/a", "2")]
     assert all(one.body == BODY and one.connection.opened < one.time for one in seen)
-    assert [one.time for one in seen] == sorted(one.time for one in seen)
+    moments = [moment for one in seen for moment in (one.time, one.until)]
+    assert moments == sorted(moments, key=lambda moment: moment or 0.0), "each is answered before the next one is asked"
     if has_tls:
         assert not any(BODY[:64] in one.sent or is_resumed(one) for one in found)
         resumed = ssl.create_default_context(cafile=str(certificates.ca))
@@ -77,6 +81,24 @@ def test_requests_are_seen_whole(certificates: Certificates, tmp_path: Path, mon
         assert _is_resumed_seen(certificates, resumed)
     else:
         assert found[0].answered == ANSWER
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+def test_whoever_hangs_up_is_seen_to(certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_tls: bool) -> None:
+    """A request that is not answered ends when its connection does; one on a connection that is still open has not ended."""
+    log = tmp_path / "keys"
+    monkeypatch.setenv("SSLKEYLOGFILE", str(log))
+    with server(certificates if has_tls else None) as port, capture(port) as segments:
+        plain = socket.create_connection(("127.0.0.1", port))
+        trust = ssl.create_default_context(cafile=str(certificates.ca))
+        with closing(trust.wrap_socket(plain, server_hostname="127.0.0.1") if has_tls else plain) as one:
+            one.sendall(b"GET /wait HTTP/1.1\r\n\r\n")
+    keys = keys_of(log) if has_tls else None
+    (found,) = connections(segments)
+    (seen,) = requests(found, keys)
+    assert found.closed is not None and seen.time <= found.closed == seen.until
+    found.closed = None
+    assert [one.until for one in requests(found, keys)] == [None]
 
 
 def _is_resumed_seen(certificates: Certificates, context: ssl.SSLContext) -> bool:

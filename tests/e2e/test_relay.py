@@ -69,7 +69,9 @@ def enrolled(http: httpx2.Client, manifest: Manifest) -> Credential:
 def post(relay: Relay, study: str, sealed: bytes) -> bool:
     """Whether a relay has acknowledged a packet."""
     try:
-        found = httpx2.post(f"{relay.url}{PACKETS}/{study}", content=sealed, headers={"content-type": SEALED}, trust_env=False)
+        found = httpx2.post(
+            f"{relay.url}{PACKETS}/{study}", content=sealed, headers={"content-type": SEALED}, trust_env=False, timeout=PATIENCE
+        )
     except httpx2.TransportError:
         return False
     assert found.status_code == 202, found.text
@@ -95,7 +97,7 @@ def test_a_relay_is_killed_at_each_step(tmp_path: Path) -> None:
 
         # The third packet is on the disk when the relay dies; its sender does not know, and sends the same again.
         relay.begin("die=kept:3")
-        assert set(from_json(httpx2.get(relay.url + RELAYING, trust_env=False).content, Relaying).studies) == {digest}
+        assert set(from_json(httpx2.get(relay.url + RELAYING, trust_env=False, timeout=PATIENCE).content, Relaying).studies) == {digest}
         assert [post(relay, digest, one) for one in sealed[:3]] == [True, True, False]
         assert relay.wait() == -signal.SIGKILL
         relay.begin("die=parted:1")

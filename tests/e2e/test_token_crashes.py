@@ -7,23 +7,22 @@ import signal
 import sqlite3
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from e2e.anonymous import TooSlowError, in_time
 from e2e.children import Coordinator, Process
 from e2e.crashing import ask
 from live import write_csv
-from participants import folder
 from servers import free_port
 from shoal.clock import SystemClock
 from shoal.entropy import SeededEntropy
 from shoal.participant.fleet import file_of
 from shoal.participant.ledger_file import LedgerFile
 
-__all__ = ["folder"]
-
-N, PATIENCE = 8, 60
+N, N_KILLS, PATIENCE = 8, 4, 60.0
 STUDY = """
 title = "Wind"
 purpose = "When do we play?"
@@ -48,7 +47,12 @@ missing = false
 
 @pytest.mark.soak
 @pytest.mark.parametrize("way", ["direct", "relay"])
-def test_whoever_is_killed_sends_one_packet(folder: Path, entropy: SeededEntropy, way: str) -> None:
+def test_whoever_is_killed_sends_one_packet(entropy: SeededEntropy, way: str) -> None:
+    in_time(partial(run, way=way, entropy=entropy), PATIENCE)
+
+
+def run(folder: Path, patience: float, way: str, entropy: SeededEntropy) -> None:
+    """Have people take part who are killed in the first part of the window; `TooSlowError` where that takes longer."""
     heard = queue.SimpleQueue[Process]()
     (folder / "study.toml").write_text(STUDY)
     write_csv(folder / "rows.csv", N, "rows")
@@ -63,7 +67,7 @@ def test_whoever_is_killed_sends_one_packet(folder: Path, entropy: SeededEntropy
         "--port",
         str(free_port()),
         "--patience",
-        str(PATIENCE),
+        str(patience),
     ]
     coordinator = Coordinator("coordinator", [*serve, *(["--relay", f"http://127.0.0.1:{port}"] if way == "relay" else [])], folder, heard)
     started = [coordinator]
@@ -76,16 +80,18 @@ def test_whoever_is_killed_sends_one_packet(folder: Path, entropy: SeededEntropy
         for process in (relay, fleet) if way == "relay" else (fleet,):
             started.append(process)  # type: ignore[arg-type]
             process.start()
-        n_kills, until = 0, time.monotonic() + PATIENCE / 3
-        while time.monotonic() < until and fleet.is_alive:
+        n_kills, until = 0, time.monotonic() + patience / 2
+        while n_kills < N_KILLS and fleet.is_alive:
             # It says a line as it begins; what it takes till then depends on the machine.
             while not fleet.said:
-                fleet.heard.get(timeout=PATIENCE)
+                fleet.heard.get(timeout=patience)
             time.sleep(entropy.below(4000) / 1000)
             n_kills += fleet.end() == -signal.SIGKILL
             fleet.start()
+        if time.monotonic() > until:
+            raise TooSlowError(f"{N_KILLS} deaths took longer than half of the window")
         assert fleet.wait() == 0, fleet.said
-        assert n_kills >= 3
+        assert n_kills == N_KILLS
         assert f"{N} of {N}: {N} finished" in fleet.said
         ended = ask(coordinator.url, f"/v1/studies/{study['digest']}", lambda told: told["status"] != "open")
         assert ended["status"] == "done"

@@ -13,9 +13,11 @@ size            somebody with a trace of the same size, or of one that differs b
 order           somebody who was seen as early among participants as the packet was among packets
 reversed order  the other way round
 time            somebody who was seen shortly before the packet came
+moment          somebody of whom something that was seen began or ended as the packet came
 ==============  =====================================================================================================
 
-Size, order and time are tried with each kind of trace. Where a clue says the same of several, one of them is drawn. Who the senders are is
+Size, order, time and moment are tried with each kind of trace. What was seen under no name can be given one before
+(`shoal.attacks.linker_reads`). Where a clue says the same of several, one of them is drawn. Who the senders are is
 used to count the right guesses, and for nothing else.
 
 If nothing links them, the senders are as good as a shuffle. Then of N participants and n packets at least k guesses are right with a
@@ -61,6 +63,8 @@ class Trace:
         Bytes.
     headers
         Names and values, in order.
+    until
+        When it ended: it was answered, or whoever asked hung up.
     """
 
     kind: str
@@ -69,6 +73,7 @@ class Trace:
     connection: str | None = None
     size: int | None = None
     headers: tuple[tuple[str, str], ...] | None = None
+    until: float | None = None
 
 
 @dataclass(frozen=True)
@@ -181,6 +186,7 @@ def clues(seen: Seen) -> Iterable[tuple[str, Floats]]:
             ("order", _order(of_kind)),
             ("reversed order", _order(of_kind, is_reversed=True)),
             ("time", _times(of_kind)),
+            ("moment", _moments(of_kind)),
         ):
             everyone = np.full((len(seen.packets), len(seen.participants)), -np.inf)
             everyone[:, columns] = scores
@@ -285,6 +291,19 @@ def _times(seen: Seen) -> Floats:
         return -np.inf if packet.time is None or not before else max(before) - packet.time
 
     return _matrix(seen, [[soon(packet, own) for own in had.values()] for packet in seen.packets])
+
+
+def _moments(seen: Seen) -> Floats:
+    """The shorter the time between a packet and the begin or the end of anything of a participant, before or after it, the more."""
+    had = {
+        who: [moment for name, trace in seen.named if name == who for moment in (trace.time, trace.until) if moment is not None]
+        for who in seen.participants
+    }
+
+    def near(packet: Trace, own: Sequence[float]) -> float:
+        return -np.inf if packet.time is None or not own else -min(abs(moment - packet.time) for moment in own)
+
+    return _matrix(seen, [[near(packet, own) for own in had.values()] for packet in seen.packets])
 
 
 def _matrix(seen: Seen, rows: Sequence[Sequence[float]]) -> Floats:

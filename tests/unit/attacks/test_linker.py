@@ -89,6 +89,12 @@ def sooner(named, packets, senders):
     return named, late, senders
 
 
+def hung_up(named, packets, senders):
+    """Everyone who has enrolled waits for news, and hangs up as its packet is acknowledged."""
+    came = {i: packet.time for packet, i in zip(packets, senders, strict=True)}
+    return [replace(trace, until=came[i] + 0.1) for i, trace in enumerate(named)], packets, senders
+
+
 CARELESS = {
     "address": (address_reused, N),
     "connection": (connection_shared, N),
@@ -100,6 +106,7 @@ CARELESS = {
     "headers ": (order_of_headers, 13),
     "time of enrolment": (right_after, 25),
     "time of enrolment ": (sooner, 0),
+    "moment of enrolment": (hung_up, 25),
 }
 """Clues, the carelessness that each must find, and how many guesses are right at least."""
 
@@ -119,8 +126,9 @@ def test_each_carelessness_is_found_by_its_clue(clue: str, entropy: SeededEntrop
     assert one.n_linked <= one.n_right and (one.share > 0) == (least > 0)
     assert one.lean > 6.5
     others = {clue for clue, other in findings.items() if other.is_found}
-    # Order and time go together; who has an address, a size or a header of its own has nothing else.
-    assert others <= ({"order of enrolment", "time of enrolment"} if "order" in clue or "time" in clue else set()), others
+    # Order and times go together; who has an address, a size or a header of its own has nothing else.
+    times = {"order of enrolment", "time of enrolment", "moment of enrolment"}
+    assert others <= (times if "order" in clue or "time" in clue else set()), others
 
 
 @statistical(alpha=ALPHA)
@@ -134,6 +142,7 @@ def test_nothing_is_claimed_of_clean_traces(entropy: SeededEntropy) -> None:
         "order of enrolment",
         "reversed order of enrolment",
         "time of enrolment",
+        "moment of enrolment",
     ]
     assert not any(one.is_found or one.n_linked for one in findings), "\n".join(map(str, findings))
 
@@ -159,7 +168,7 @@ def test_fewer_packets_than_participants_and_none_at_all(entropy: SeededEntropy)
     (address, *_) = found(named, packets[:10], senders[:10], entropy, 1e-6)
     assert (address.n_packets, address.n_participants, address.n_right) == (10, N, 10)
     assert address.is_found and address.n_linked >= 3
-    assert [(one.chance, one.share) for one in found(named, [], [], entropy, ALPHA)] == [(1.0, 0.0)] * 7
+    assert [(one.chance, one.share) for one in found(named, [], [], entropy, ALPHA)] == [(1.0, 0.0)] * 8
 
 
 def test_more_packets_than_participants_leaves_some_over(entropy: SeededEntropy) -> None:
