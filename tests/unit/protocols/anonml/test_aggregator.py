@@ -45,7 +45,10 @@ def test_a_phase_is_opened_to_everyone_and_closed_when_its_time_is_up() -> None:
     aggregator = AnonMLAggregator(STUDY, script, patience=timedelta(hours=1))
     state, effects = aggregator.started(aggregator.initial(), START, ENTROPY)
     deadline = START + timedelta(hours=1)
-    assert effects == (Send(EVERYONE, Ask(study=STUDY, phase=0, publication=script.publish(()))), WakeAt(deadline))
+    assert effects == (
+        Send(EVERYONE, Ask(study=STUDY, phase=0, publication=script.publish(()), opened=START, closes=deadline)),
+        WakeAt(deadline),
+    )
     assert aggregator.ticked(state, deadline - timedelta(seconds=1), ENTROPY) == (state, ())
     after, effects = aggregator.ticked(state, deadline, ENTROPY)
     assert after.phase == 1
