@@ -21,8 +21,10 @@ from coordinator_cases import aggregator_of, hosted_of, identity, manifest_of, p
 from shoal.crypto.roster import Identity
 from shoal.entropy import SeededEntropy, SystemEntropy
 from shoal.messages.codec import encode
+from shoal.protocols.anonml.assignment import words_of
 from shoal.protocols.anonml.messages import Answer
 from shoal.protocols.base import AGGREGATOR, START, Outbound, Outcome, Started, open_hosts
+from shoal.study.anonml import script_of
 from shoal.study.load import parse
 from shoal.study.manifest import Manifest
 from shoal.study.templates import study_text
@@ -154,8 +156,11 @@ def signature(target: str, body: bytes, who: Identity = MEMBER, *, method: str =
 
 
 def answer(i: int = 0, study: str = "anonml", **changes: Any) -> bytes:
-    """A packet of AnonML under a ticket; what it says is for the aggregator to see."""
-    fields = {"study": MANIFESTS[study].digest, "ticket": ticket(i), "phase": 0, "question": 0, "report": b"\x00"}
+    """A packet of AnonML under a ticket, to the question that is the ticket's; what it says is for the aggregator to see."""
+    digest = MANIFESTS[study].digest
+    script = script_of(MANIFESTS[study].study, digest)
+    (question,) = script.asked(0, int(script.group_of(0, words_of(digest, ticket(i)))[0]))
+    fields = {"study": digest, "ticket": ticket(i), "phase": 0, "question": question, "report": b"\x00"}
     return encode(Answer(**{**fields, **changes}))
 
 

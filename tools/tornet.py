@@ -79,7 +79,10 @@ _EXIT = """ExitRelay 1
 ExitPolicyRejectPrivate 0
 ExitPolicy accept 127.0.0.0/8:*
 ExitPolicy reject *:*
+RefuseUnknownExits 0
 """
+"""An exit that the outcome of the vote has not reached yet knows no other relay. It would let nothing out, and the client would leave it
+aside for some time, though it is ready itself."""
 _CLIENT = """SocksPort {host}:{socks} IsolateSOCKSAuth
 ClientOnly 1
 MaxCircuitDirtiness 10

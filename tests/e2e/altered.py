@@ -25,7 +25,7 @@ from typing import Any
 
 from shoal.clock import SystemClock
 from shoal.coordinator.supervisor import Supervisor
-from shoal.participant import client
+from shoal.participant import asking
 from shoal.protocols.ddml.spam import Thresholds
 from shoal.study import ddml
 from shoal.transport import connections
@@ -140,7 +140,7 @@ def main() -> None:
             case "read":
                 connections.READ_SECONDS = float(value)
             case "answer":
-                client._SECONDS["read"] = float(value)
+                asking._SECONDS["read"] = float(value)
             case "spam":
                 refuse_no_spam()
             case "die":

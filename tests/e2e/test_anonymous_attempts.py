@@ -75,8 +75,11 @@ IN_TIME = [(5.0, b"a"), (27.0, b"b"), (27.5, b"b")]
     [
         (IN_TIME, [28.5], False),
         (IN_TIME[:1], [28.5], True),
-        ([*IN_TIME, (31.0, b"a")], [32.0], True),
+        ([*IN_TIME, (28.2, b"c")], [28.5], False),
+        ([*IN_TIME, (28.7, b"c")], [28.5], True),
+        ([*IN_TIME, (31.0, b"a")], [28.5, 36.5], True),
         (IN_TIME, [28.5, 36.5], True),
+        (IN_TIME, [], True),
         # A relay that hands packets on as they come is not excused by a busy machine.
         (IN_TIME, [5.5, 28.5], False),
     ],

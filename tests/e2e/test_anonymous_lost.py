@@ -110,13 +110,14 @@ def check_still_collects(window: Window) -> None:
 def check_in_time(view: View, manifest: Manifest, window: Window) -> None:
     """See that everyone sent while packets were collected, and that they left before anyone looked, and again before the study ended."""
     collects, resends = window.collects_until.timestamp(), window.resends_until.timestamp()
-    if len({one.body for one in view.posted(manifest.digest.hex()) if one.time < collects}) < N:
-        raise TooSlowError(f"of {N} packets some have not come while they were collected")
-    batches = sorted({request.time for request, _ in view.batches(manifest.digest.hex())})
-    if any(time > collects + (resends - collects) / 4 for time in batches[:1]) or any(
-        time >= window.closes.timestamp() for time in batches
-    ):
+    posted, batches = (found(manifest.digest.hex()) for found in (view.posted, view.batches))
+    times = sorted({request.time for request, _ in batches})
+    if not times or times[0] > collects + (resends - collects) / 4 or times[-1] >= window.closes.timestamp():
         raise TooSlowError("a batch has left later than it should")
+    if len({one.body for one in posted if one.time < times[0]}) < N:
+        raise TooSlowError(f"of {N} packets some have not come before the others left")
+    if any(one.time >= resends for one in posted):
+        raise TooSlowError("a packet came again when no more were collected")
 
 
 @pytest.fixture(scope="module")
@@ -128,15 +129,14 @@ def over(certificates: Certificates) -> Run:
 
 def test_what_is_lost_is_sent_again_and_everyone_counts_once(over: Run) -> None:
     collects, resends = over.window.collects_until.timestamp(), over.window.resends_until.timestamp()
-    posted = over.view.posted(over.manifest.digest.hex())
+    posted, batches = (found(over.manifest.digest.hex()) for found in (over.view.posted, over.view.batches))
+    first = min(request.time for request, _ in batches)
+    assert first >= collects, "packets wait for each other"
     assert len(over.lost) == N_LOST and len({one.body for one in posted}) == N, "the same bytes, whenever they were sent"
-    again = [one for one in posted if one.time >= collects]
-    assert {one.body for one in again} == over.lost and max(one.time for one in again) < resends
+    assert {one.body for one in posted if one.time >= first} == over.lost
     on_its_connection = Counter(one.connection.name for one in over.view.to_relay)
     assert {on_its_connection[one.connection.name] for one in posted} == {1}
 
-    batches = over.view.batches(over.manifest.digest.hex())
-    first = min(request.time for request, _ in batches)
     assert {sealed for request, sealed in batches if request.time == first} == {one.body for one in posted} - over.lost
     assert {sealed for request, sealed in batches if request.time > first} == over.lost
     assert min(request.time for request, _ in batches if request.time > first) >= resends, "also these wait for each other"

@@ -1,4 +1,4 @@
-"""Long lists that everyone reads: made in a thread, a page at a time, as the bytes that are sent, and told again for a second."""
+"""Long lists that everyone reads: made in a thread, a page at a time, as the bytes that are sent, once for all who wait for it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ from shoal.coordinator.recent import Recent
 from shoal.coordinator.store.base import Hosted
 from shoal.errors import RemoteProtocolError
 from shoal.transport.batching import Batched
-
-KEPT_MILLISECONDS = 1_000
-"""How long an answer is given again: everyone asks, and all at about the same time."""
 
 _MOST_AT_ONCE, _MOST_KEPT = 1_000, 16
 
@@ -29,10 +26,12 @@ class Lists:
         Makes the page of a study's list that comes after a name, or says why there is none.
     clock, executor
         The time, and where pages are made: one at a time.
+    kept_milliseconds
+        For how long a page is told again to those who come later.
     """
 
-    def __init__(self, tell: Callable[[Hosted, bytes], Page], clock: Clock, executor: Executor) -> None:
-        self._tell, self._clock = tell, clock
+    def __init__(self, tell: Callable[[Hosted, bytes], Page], clock: Clock, executor: Executor, kept_milliseconds: int = 0) -> None:
+        self._tell, self._clock, self._kept_milliseconds = tell, clock, kept_milliseconds
         self._kept: Recent[tuple[str, bytes], tuple[int, Page]] = Recent(_MOST_KEPT)
         self._told = Batched[tuple[Hosted, bytes], Page](self._tell_all, executor, _MOST_AT_ONCE)
 
@@ -45,11 +44,12 @@ class Lists:
 
     def _tell_all(self, asked: list[tuple[Hosted, bytes]]) -> list[Page]:
         now = milliseconds(self._clock.now())
-        pages = []
+        pages: dict[tuple[str, bytes], Page] = {}
         for hosted, after in asked:
             name = hosted.digest, after
-            kept = self._kept.get(name)
-            if kept is None or abs(now - kept[0]) >= KEPT_MILLISECONDS:
-                kept = self._kept.put(name, (now, self._tell(hosted, after)))
-            pages.append(kept[1])
-        return pages
+            if name not in pages:
+                kept = self._kept.get(name)
+                if kept is None or abs(now - kept[0]) >= self._kept_milliseconds:
+                    kept = self._kept.put(name, (now, self._tell(hosted, after)))
+                pages[name] = kept[1]
+        return [pages[hosted.digest, after] for hosted, after in asked]

@@ -48,6 +48,9 @@ STOP_SECONDS = 5.0
 ROUNDING = 10
 """Counts of people who are nameless are rounded down to multiples of this, so that nobody can watch them rise by one."""
 
+_RECEIVED_MILLISECONDS = 1_000
+"""How long a list of what was received is told again: everyone asks, and all at about the same time."""
+
 _THREADS = 4
 _MOST_STUDIES = 256
 """Of which something is kept in memory."""
@@ -125,7 +128,8 @@ class Office:
         # Tokens have a thread of their own: a flood of them keeps no call of the store waiting.
         self._verifying = ThreadPoolExecutor(1, "shoal-tokens")
         self._packet_intakes: Recent[str, PacketIntake] = Recent(_MOST_STUDIES)
-        self._received = Lists(Arrivals(store, clock).tell, clock, self._executor)
+        self._received = Lists(Arrivals(store, clock).tell, clock, self._executor, _RECEIVED_MILLISECONDS)
+        # Whoever has just registered looks for its own key: nothing that was read before is told.
         self._members = Lists(self._tell_members, clock, self._executor)
         self._served: Recent[str, Served] = Recent(_MOST_STUDIES)
         self._analyst_digest = b""

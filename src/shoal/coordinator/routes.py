@@ -166,7 +166,7 @@ async def submit(office: Office, request: Request) -> Response:
 
 async def members(office: Office, request: Request) -> Response:
     after = _after(request)
-    return Response(await office.members(digest_of(request), after), headers=_FOR_A_MOMENT, media_type=CBOR)
+    return Response(await office.members(digest_of(request), after), media_type=CBOR)
 
 
 async def received(office: Office, request: Request) -> Response:
