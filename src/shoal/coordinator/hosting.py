@@ -26,6 +26,8 @@ from shoal.protocols.machines import Aggregator
 from shoal.protocols.settle import Outbound, Work, settle
 
 FAULT = "PROTO-005"
+_MOST_AT_ONCE = 100
+"""Of alarms that are set for the same moment as it is; what is set beyond them is stored, and due at once."""
 
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
@@ -72,6 +74,9 @@ def fold(
         if folding.ending is not None:
             break
         folding.ring(alarm)
+    n_rung = 0
+    while folding.ending is None and n_rung < _MOST_AT_ONCE and folding.ring_set():
+        n_rung += 1
     return folding.folded()
 
 
@@ -119,6 +124,14 @@ class _Folding:
     def ring(self, alarm: int) -> None:
         self._rung.append(alarm)
         self.due(Tick())
+
+    def ring_set(self) -> bool:
+        """Ring alarms that were set for this moment, if there are any: before they are looked for again the clock may be put back."""
+        due = {alarm for alarm in self._alarms if alarm <= milliseconds(self._now)}
+        self._alarms -= due
+        if due:
+            self.due(Tick())
+        return bool(due)
 
     def folded(self) -> Folded:
         return Folded(

@@ -49,6 +49,9 @@ F = TypeVar("F", bound=Record)
 FIRST_WAIT, LONGEST_WAIT = 0.2, 30.0
 """Seconds between two tries: doubled each time, less up to a half by chance, so that participants do not come back all at once."""
 
+_MOST_JUMPS = 4
+"""How often in a row a clock, on either side, may be put forward or back between a refusal and the next try."""
+
 _MAX_LIST_BYTES = 1 << 20
 _MOST_PAGES = 128
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -251,13 +254,14 @@ class Client:
     async def _signed(
         self, target: str, identity: Identity, body: bytes, kind: str | None = None, max_bytes: int = MAX_CONTROL_BYTES
     ) -> bytes:
-        """Send a signed request; once more where the coordinator's clock goes otherwise, by its time, which is used for nothing else."""
-        try:
-            return await self._ask("POST", target, max_bytes, body, kind, self._signature(target, identity, body))
-        except RefusedError as error:
-            if error.code != "AUTH-003" or error.date is None:
-                raise
-            self._skew = _milliseconds(error.date) - _milliseconds(self._clock.now())
+        """Send a signed request; again where the coordinator's clock goes otherwise, by its time, which is used for nothing else."""
+        for _ in range(_MOST_JUMPS):
+            try:
+                return await self._ask("POST", target, max_bytes, body, kind, self._signature(target, identity, body))
+            except RefusedError as error:
+                if error.code != "AUTH-003" or error.date is None:
+                    raise
+                self._skew = _milliseconds(error.date) - _milliseconds(self._clock.now())
         return await self._ask("POST", target, max_bytes, body, kind, self._signature(target, identity, body))
 
     def _signature(self, target: str, identity: Identity, body: bytes) -> dict[str, str]:

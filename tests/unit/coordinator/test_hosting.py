@@ -21,6 +21,7 @@ from shoal.messages.codec import encode, load
 from shoal.protocols.anonml.aggregator import AnonMLAggregator, Collecting
 from shoal.protocols.anonml.messages import Answer as PeopleAnswer
 from shoal.protocols.base import AGGREGATOR, EVERYONE, START, Abort, Effects, Finish, Outcome, Send, WakeAt, run_local
+from shoal.study.anonml import script_of
 from toy.protocol import Answer, Ask, Counting, Study, ToyAggregator
 
 
@@ -76,6 +77,16 @@ def test_the_beginning_is_published_to_everyone_as_one_letter() -> None:
     [(to, _)] = memory.letters
     assert to is None
     assert memory.alarms == {NOW + PATIENCE}
+
+
+def test_what_is_due_at_once_is_done_before_a_clock_can_be_put_back() -> None:
+    """Phases in which nobody is asked: each is over as it begins."""
+    manifest = manifest_of("anonml phases")
+    script = script_of(manifest.study, manifest.digest)
+    aggregator = AnonMLAggregator(manifest.digest, script, expected=(0,) * script.n_phases, patience=timedelta(hours=1))
+    after = folded(aggregator, Memory().loaded(NOW), name="anonml phases")
+    assert len(after.letters) == script.n_phases > 1
+    assert after.ending is not None and min(after.alarms, default=NOW + 1) > NOW
 
 
 def test_what_is_rejected_is_counted_and_its_name_is_free_again() -> None:
