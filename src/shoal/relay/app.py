@@ -14,6 +14,7 @@ packets of the open window have come from an address, so that nobody alone can f
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from datetime import datetime, timedelta
@@ -62,15 +63,32 @@ class Desk:
         self._following, self._remote, self._clock, self._sees_senders = following, remote, clock, sees_senders
         self._put: Batched[Sealed, Kept] = Batched(spool.put, executor, MOST_AT_ONCE)
         self._keys, self._keys_until = b"", datetime.min.replace(tzinfo=clock.now().tzinfo)
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Answer those now who wait for the coordinator's answer: they come again."""
+        self._stopping.set()
 
     async def request(self, request: Request) -> Response:
         """Pass a sealed request on, and its answer back."""
         query_of(request)
         check_type(request, SEALED)
         try:
-            return Response(await self._remote.forward(await body_of(request, MAX_SEALED_BYTES)), media_type=OPENED)
+            return Response(await self._forwarded(await body_of(request, MAX_SEALED_BYTES)), media_type=OPENED)
         except RefusedError as error:
             raise RemoteProtocolError(error.code, error.what) from None
+
+    async def _forwarded(self, sealed: bytes) -> bytes:
+        """The coordinator's answer, unless the relay stops before it comes."""
+        answer, stopping = asyncio.ensure_future(self._remote.forward(sealed)), asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((answer, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise TransportError("HOST-004", "The relay stops.")
+            return answer.result()
+        finally:
+            answer.cancel()
+            stopping.cancel()
 
     async def packet(self, request: Request) -> Response:
         """Keep a sealed packet."""

@@ -73,7 +73,7 @@ async def serve(settings: Settings, listener: socket.socket, announce: Callable[
             await look()
             # Without TLS everything comes from this machine, or from whatever stands in front and speaks it.
             desk = Desk(following, remote, spool, clock, executor, sees_senders=settings.tls is not None)
-            server = Server(make_app(desk), settings.tls, lambda: announce(sorted(following.served)))
+            server = Server(make_app(desk), settings.tls, lambda: announce(sorted(following.served)), desk.stop)
             tasks = [asyncio.create_task(_step(look, release)), asyncio.create_task(_tidy(spool))]
             for task in tasks:
                 # A relay that releases nothing any more should not go on to take packets.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from relay_cases import RELAY, TO, scene
 from shoal.entropy import SystemEntropy
 from shoal.errors import TransportError
 from shoal.relay import following
-from shoal.relay.app import KEPT_FOR
+from shoal.relay.app import KEPT_FOR, Desk, make_app
 from shoal.relay.spool import Spool
 from shoal.transport import bhttp, ohttp
 from shoal.transport.forms import Relaying, from_json
@@ -245,3 +246,24 @@ def test_packets_at_once_are_written_together(tmp_path: Path, monkeypatch: pytes
     run(tmp_path, test)
     with Spool(tmp_path / "relay.db", SystemEntropy()) as spool:
         assert len(spool.studies()) == 1
+
+
+def test_who_waits_for_an_answer_is_told_when_the_relay_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(s: Any) -> None:
+        is_asked = asyncio.Event()
+
+        async def never(_: bytes) -> bytes:
+            is_asked.set()
+            return await asyncio.get_running_loop().create_future()
+
+        monkeypatch.setattr(s.remote, "forward", never)
+        with ThreadPoolExecutor(1) as executor:
+            desk = Desk(s.following, s.remote, s.spool, s.clock, executor)
+            transport = httpx2.ASGITransport(app=make_app(desk))
+            async with httpx2.AsyncClient(transport=transport, base_url=RELAY) as http:
+                waiting = asyncio.create_task(http.post(REQUESTS, content=b"sealed", headers={"content-type": SEALED}))
+                await is_asked.wait()
+                desk.stop()
+                assert problem_of(await waiting) == (503, "HOST-004")
+
+    run(tmp_path, test)
