@@ -194,7 +194,7 @@ def manifest_of(coordinator: Coordinator) -> Manifest:
 
 def window_of(coordinator: Coordinator) -> Window:
     """The window of a study's first phase."""
-    letters = from_cbor(coordinator.get("board?after=0").content, Letters).letters
+    letters = from_cbor(coordinator.get("board?after=0&wait=30").content, Letters).letters
     ask = decode(letters[0].payload, MESSAGES, bytes.fromhex(coordinator.studies[0]))
     assert isinstance(ask, Ask)
     return Window(ask.opened, ask.closes)
