@@ -64,7 +64,7 @@ _PAIRS = """
 - At the end of each run the instances must have seen exactly as many updates as were acknowledged, or there are no figures.
 - What keeps a pair from 1 is what an update is for: the filter against spam, the blend, and the mean and spread of all instances. For
   models of 10,000 weights and more they are compiled by numba, which the extra `sim` has and this run has used; without it they are some
-  twenty passes of NumPy, which take four times as long.
+  twenty passes of NumPy, which take longer.
 - Admission is the last word of a row: `open`, or `token` with `--tickets`, where each update spends one number of a ticket, written to
   the disk before it is answered. SQLite merges what waits in one transaction, and a merge survives any death of a process. Redis is asked
   for one instance and one merge at a time, over a socket of the machine, and keeps no file here."""
