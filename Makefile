@@ -14,11 +14,11 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test check types untraced soak tor data docs vectors format bench clean
 
-demo: $(VENV)/.core
+demo: $(VENV)/.demo
 	$(BIN)/shoal hello
 
 test: check
-	$(PYTEST) $(PARALLEL) tests/statistical tests/contract tests/paper tests/e2e -m "not soak"
+	$(PYTEST) $(PARALLEL) tests/statistical tests/contract tests/paper tests/e2e tests/browser -m "not soak"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -42,7 +42,7 @@ soak: $(VENV)/.dev
 tor: $(VENV)/.dev  # a private Tor network on this machine, until Ctrl-C
 	$(BIN)/python -m tools.tornet
 
-data: $(VENV)/.core
+data: $(VENV)/.demo
 	$(BIN)/python tools/data.py
 
 docs: $(VENV)/.dev
@@ -62,8 +62,8 @@ bench: $(VENV)/.dev
 clean:
 	rm -rf $(VENV) .bench .coverage .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
-$(VENV)/.core: pyproject.toml constraints.txt tools/environment.sh
-	PYTHON=$(PYTHON) tools/environment.sh core
+$(VENV)/.demo: pyproject.toml constraints.txt tools/environment.sh
+	PYTHON=$(PYTHON) tools/environment.sh demo
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt tools/environment.sh

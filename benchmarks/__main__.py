@@ -74,7 +74,7 @@ def main() -> None:
     run.add_argument("--markdown", action="store_true", help="print a table for the documentation")
     run.add_argument("--seeds", type=int, help="repetitions, where a benchmark has any")
     run.add_argument("--only", metavar="TEXT", help="only what has this in its name, where a benchmark can choose")
-    figure = commands.add_parser("figure", help="draw one figure of a paper (needs shoal[report])")
+    figure = commands.add_parser("figure", help="draw one figure of a paper (needs matplotlib)")
     figure.add_argument("name", choices=sorted(FIGURES))
     figure.add_argument("--trials", type=int, help="repetitions of each point (AnonML: 20, its paper: 400 to 500; DDML, SDQ: 1; PFDS: 10)")
     figure.add_argument("--to", type=Path, default=Path("docs/benchmarks"), metavar="DIR", help="where the SVG goes")

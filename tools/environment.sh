@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds .venv for `make`: "core" is what a participant installs, "dev" adds what the checks and tests need.
+# Builds .venv for `make`: "demo" is what the demonstration needs, "dev" adds what the checks and tests need.
 # Debian packages that are missing are installed where that is allowed (as root, with apt-get), and named where it is not.
 set -eu
 kind=$1
@@ -33,16 +33,17 @@ postgresql() { # without the cluster that Debian's package makes and starts
 	debian postgresql
 }
 
-# Tests start a Redis, a PostgreSQL and a Tor network of their own; without the programs they skip these and say so.
-[ "$kind" = core ] || command -v redis-server >/dev/null || (debian redis-server) || echo "Going on without redis-server." >&2
-[ "$kind" = core ] || command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || (postgresql) || echo "Going on without PostgreSQL." >&2
-[ "$kind" = core ] || command -v tor >/dev/null || (debian tor) || echo "Going on without Tor." >&2
+# Tests start a Redis, a PostgreSQL, a Tor network and a browser of their own; without the programs they skip these and say so.
+[ "$kind" = demo ] || command -v redis-server >/dev/null || (debian redis-server) || echo "Going on without redis-server." >&2
+[ "$kind" = demo ] || command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || (postgresql) || echo "Going on without PostgreSQL." >&2
+[ "$kind" = demo ] || command -v tor >/dev/null || (debian tor) || echo "Going on without Tor." >&2
+[ "$kind" = demo ] || command -v chromium >/dev/null || (debian chromium fonts-dejavu-core) || echo "Going on without Chromium." >&2
 
 # One resolver run, pinned by constraints.txt; the extras are those whose code exists and is tested here.
-extras=
-[ "$kind" = core ] || extras="[learn,arrow,accounting,report,redis,sim,mpc,serve,postgres,anonymous]"
+extras="[learn,report,serve,anonymous]"
+[ "$kind" = demo ] || extras="[learn,arrow,accounting,report,redis,sim,mpc,serve,postgres,anonymous,onnx,dask]"
 groups=
-[ "$kind" = core ] || groups=$("$venv/bin/python" - <<'EOF'
+[ "$kind" = demo ] || groups=$("$venv/bin/python" - <<'EOF'
 import tomllib
 groups = tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]
 print(*groups["dev"], *groups["oracles"])

@@ -43,7 +43,7 @@ def pyplot() -> Any:
         import_module("matplotlib").use("svg")
         return import_module("matplotlib.pyplot")
     except ImportError:
-        sys.exit("Figures are drawn by matplotlib: pip install 'shoal[report]'")
+        sys.exit("Figures are drawn by matplotlib: pip install matplotlib")
 
 
 def draw(figure: Figure, path: Path) -> Path:

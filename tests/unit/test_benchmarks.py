@@ -161,6 +161,6 @@ def test_a_drawing_is_made_small() -> None:
 
 
 def test_a_drawing_is_the_same_every_time(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="matplotlib (shoal[report]) is not installed")
+    pytest.importorskip("matplotlib", reason="matplotlib (the group dev) is not installed")
     first, second = (plots.draw(FIGURE, tmp_path / name).read_text() for name in ("a.svg", "new/b.svg"))
     assert first == second and ">guessing" not in first and ">b</text>" in first

@@ -170,7 +170,7 @@ def test_known_weights_are_measured_and_drawn(monkeypatch: pytest.MonkeyPatch, t
     figure = ddml_known.figure("ddml-5", 1)
     assert [panel.lines[1].style for panel in figure.panels] == ["points"] * 3
     assert figure.panels[0].title == "discard, no noise, 2,000,000 updates"
-    pytest.importorskip("matplotlib", reason="matplotlib (shoal[report]) is not installed")
+    pytest.importorskip("matplotlib", reason="matplotlib (the group dev) is not installed")
     assert "learned, averaged" in plots.draw(figure, tmp_path / "five.svg").read_text()
 
 

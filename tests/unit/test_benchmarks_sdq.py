@@ -260,5 +260,5 @@ def test_figure_three_is_drawn(small: Rows, monkeypatch: pytest.MonkeyPatch, tmp
     assert few == np.mean([sdq_trials.cross_validated(sdq_trials.ID3, rows_of(125, i), 0.1, 1).value for i in range(2)])
     by_hand = [sdq_trials.cross_validated(sdq_trials.PLUS, rows_of(250, i), 0.1, 1, 20).value for i in range(2)]
     assert figures["c"].panels[0].lines[0].y[1] == pytest.approx(np.mean(by_hand))
-    pytest.importorskip("matplotlib", reason="matplotlib (shoal[report]) is not installed")
+    pytest.importorskip("matplotlib", reason="matplotlib (the group dev) is not installed")
     assert "direct secure sum" in plots.draw(figures["a"], tmp_path / "three.svg").read_text()

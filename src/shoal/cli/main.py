@@ -14,10 +14,13 @@ from shoal import __version__, command_lines
 from shoal.cli.output import emit_error
 
 COMMANDS = {
-    "hello": ("shoal.cli.hello:hello", "The demonstration: what would leave a person's device, and what that can reveal."),
+    "hello": ("shoal.cli.hello:hello", "The demonstration: four protocols on one population, a real study on this machine, a report."),
     "new": ("shoal.cli.new:new", "Write a starter study into a new directory."),
-    "check": ("shoal.cli.check:check", "Validate a study, price every release, print its label."),
+    "check": ("shoal.cli.check:check", "Validate a study, price every release, forecast what it learns, print its label."),
     "simulate": ("shoal.cli.simulate:simulate", "Simulate a study on a table: what would be learned, beside no privacy."),
+    "compare": ("shoal.cli.compare:compare", "Every protocol that fits a study, side by side on the same rows."),
+    "report": ("shoal.cli.report:report", "Write what runs have shown as one HTML file, with figures."),
+    "statement": ("shoal.cli.statement:statement", "Write a study on one page, for those who must sign it off."),
     "serve": ("shoal.cli.serve:serve", "Publish studies, and coordinate them over HTTP until told to stop."),
     "relay": ("shoal.cli.relay:relay", "Take sealed packets for a coordinator, so that it does not see who sends them."),
     "join": ("shoal.cli.join:join", "Take part in a study: read its label, agree, answer."),
@@ -26,7 +29,9 @@ COMMANDS = {
     "identity": ("shoal.cli.identity:identity", "Print your public key, for the roster of a study."),
     "ledger": ("shoal.cli.ledger:app", "What was spent, on what, for whom: show, verify, limit, export."),
     "release": ("shoal.cli.release:app", "Check a release of another holder; compare one with real rows."),
+    "model": ("shoal.cli.model:app", "What was learned: show it, predict with it, export it."),
     "audit": ("shoal.cli.audit:app", "Measure a lower bound on epsilon and hold it against the claim."),
+    "doctor": ("shoal.cli.doctor:app", "What is missing here, and how to mend it; what a configuration's epsilon really is."),
 }
 
 _HELP = "shoal --help lists the commands, shoal COMMAND --help their options."
