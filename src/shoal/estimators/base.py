@@ -24,7 +24,7 @@ from shoal.estimators.inputs import (
     rows,
     training_rows,
 )
-from shoal.estimators.studies import INFERRED, NoGuarantee, simulated_statement
+from shoal.estimators.studies import INFERRED, UNFITTED, NoGuarantee, in_short, simulated_statement
 from shoal.study.label import Statement
 from shoal.study.spec import Study
 from shoal.table_files import Table
@@ -92,6 +92,16 @@ class Estimator(BaseEstimator):
     def _privacy(self, study: Study, notes: Sequence[str] = (), digest: bytes | None = None) -> Statement | NoGuarantee:
         inferred = [INFERRED] if self.schema is None else []
         return NoGuarantee() if self._is_bare else simulated_statement(study, digest, [*inferred, *notes])
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """The settings, and of a fit in one line what it spent."""
+        settings = super().__repr__(N_CHAR_MAX)
+        return f"{settings}\n# {in_short(self.privacy_)}" if hasattr(self, "privacy_") else settings
+
+    def _html_repr(self) -> str:
+        """scikit-learn's diagram, and under it the label of the fit, or that there was none."""
+        label = self.privacy_.to_html() if hasattr(self, "privacy_") else f"<p>{UNFITTED}</p>"
+        return f"{super()._html_repr()}{label}"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -13,6 +13,8 @@ from pydantic import ValidationError
 from shoal.domain import Feature, Numeric, Schema, Text
 from shoal.estimators.inputs import EstimatorError
 from shoal.names import counted
+from shoal.privacy.events import Unit
+from shoal.privacy.rounding import show
 from shoal.study.explain import explain
 from shoal.study.label import SIMULATED, Statement
 from shoal.study.plan import make_plan
@@ -22,6 +24,7 @@ _NOUNS = {"sdq": "database", "pfds": "holder"}
 """What takes part in a study; a peer in all others."""
 
 INFERRED = "ranges and categories, which were read from the data: nothing that was fitted so may be released"
+UNFITTED = "Not fitted: nothing was spent. Each fit spends its epsilon, also one inside a search or a cross-validation."
 TRUE_SIZE = "how many rows there are in all: here it is the declared size"
 
 
@@ -34,6 +37,23 @@ class NoGuarantee:
 
     def __str__(self) -> str:
         return f"NO PRIVACY: epsilon is infinite, nothing was perturbed, and there is no guarantee. {SIMULATED}"
+
+    def to_html(self) -> str:
+        """The same as a paragraph."""
+        return f"<p>{self}</p>"
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+
+def in_short(privacy: Statement | NoGuarantee) -> str:
+    """A guarantee on one line: epsilon with its unit, relation and adversary."""
+    if isinstance(privacy, NoGuarantee):
+        return str(privacy)
+    guarantee = f"epsilon {show(privacy.epsilon)}, delta {show(privacy.delta)} (unit {privacy.scope})"
+    if privacy.scope.unit is Unit.WEIGHT:
+        guarantee = f"epsilon {show(privacy.everything[0])} for all that is sent; {guarantee}"
+    return f"fitted, simulated: {guarantee}"
 
 
 def not_named(nouns: str) -> str:
