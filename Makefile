@@ -46,8 +46,10 @@ data: $(VENV)/.demo
 	$(BIN)/python tools/data.py
 
 docs: $(VENV)/.dev
-	$(BIN)/python tools/reference.py
+	$(BIN)/python -m tools.reference
 	$(BIN)/python -m shoal.study.spec > docs/reference/study.schema.json
+	$(BIN)/python -m shoal.models.schema > docs/reference/model.schema.json
+	$(BIN)/python -m tools.site
 
 vectors: $(VENV)/.dev
 	$(BIN)/python -m tools.vectors

@@ -1,41 +1,72 @@
-"""Writes the reference pages that come from code: ``docs/reference/errors.md``. Run by ``make docs``."""
+"""Writes the reference pages that come from code: ``python -m tools.reference [--check]``. Run by ``make docs``.
+
+``docs/reference/errors.md`` with a page for each code, ``commands.md`` from the commands' docstrings, ``estimators.md`` from the
+docstrings of the public Python names, the list of decisions, and the picture of the ledger's states. With ``--check`` nothing is
+written, and what is not current is named.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from shoal.errors import CODES, ShoalError
+from tools.reference_commands import commands_page
+from tools.reference_errors import error_pages
+from tools.reference_python import python_page
+from tools.reference_sources import read_sources
+from tools.reference_states import ledger_states
 
-PAGE = Path(__file__).parent.parent / "docs" / "reference" / "errors.md"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 
-HEAD = """# Error codes
+_DECISIONS = """# Decisions
 
-Every error has a code that never changes its meaning, and says what is wrong (with the value, unless it is private), why, and what to do.
-This page is written by `make docs` from the table in `shoal/errors.py`.
+One page each: context, options, choice, consequences. They are not rewritten; a later one may supersede an earlier one.
 
-Exit codes of the commands: {exits}.
-
-| code | meaning |
-|---|---|
 """
 
 
-def errors_page() -> str:
-    """The page of error codes as text."""
-    exits: dict[int, list[str]] = {}
-    for kind in sorted(_tree(ShoalError), key=lambda kind: kind.exit_code):
-        exits.setdefault(kind.exit_code, []).append(kind.__name__)
-    listed = "; ".join(f"{code} {', '.join(names)}" for code, names in exits.items())
-    rows = "".join(f"| `{code}` | {meaning} |\n" for code, meaning in sorted(CODES.items()))
-    return HEAD.format(exits=listed) + rows
+def pages() -> dict[str, str]:
+    """Name of a file below docs -> its text."""
+    errors = error_pages(read_sources(ROOT / "src", ROOT / "tools"))
+    return {
+        **{f"reference/{name}": text for name, text in errors.items()},
+        "reference/commands.md": commands_page(),
+        "reference/estimators.md": python_page(),
+        "decisions/index.md": decisions_page(DOCS / "decisions"),
+        "guide/ledger-states.svg": ledger_states(),
+    }
 
 
-def _tree(kind: type[ShoalError]) -> list[type[ShoalError]]:
-    return [kind, *(below for child in kind.__subclasses__() for below in _tree(child))]
+def decisions_page(where: Path) -> str:
+    """The list of decision records, by their own headings."""
+    heads = {path.name: path.read_text("utf-8").split("\n", 1)[0].removeprefix("# ") for path in sorted(where.glob("0*.md"))}
+    return _DECISIONS + "".join(f"- [{head}]({name})\n" for name, head in heads.items())
+
+
+def stale(wanted: dict[str, str], docs: Path = DOCS) -> list[str]:
+    """Names of files that are not what they should be: missing, other, or about a code that there is no more."""
+    there = {path.relative_to(docs).as_posix(): path for path in docs.glob("reference/errors/*.md")}
+    there |= {name: docs / name for name in wanted if (docs / name).is_file()}
+    return sorted(name for name in there.keys() | wanted.keys() if name not in there or there[name].read_text("utf-8") != wanted.get(name))
+
+
+def main() -> int:
+    """Write what is stale, or with ``--check`` name it."""
+    wanted = pages()
+    old = stale(wanted)
+    if "--check" in sys.argv:
+        print("\n".join([*old, "Not current: run make docs."]) if old else "All reference pages are current.")
+        return bool(old)
+    for name in old:
+        path = DOCS / name
+        path.parent.mkdir(exist_ok=True)
+        if name in wanted:
+            path.write_text(wanted[name], "utf-8")
+        else:
+            path.unlink()
+    return 0
 
 
 if __name__ == "__main__":
-    if "--check" in sys.argv:
-        sys.exit(PAGE.read_text() != errors_page())
-    PAGE.write_text(errors_page())
+    sys.exit(main())
