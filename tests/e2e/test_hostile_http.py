@@ -329,7 +329,7 @@ HEAD_CASES = (
     *(
         of_head(f"GET {path[:20]} to {path[-28:]}", 404, "HOST-001", "GET", path)
         for path in (
-            "/",
+            "/x",
             "//",
             "/v1",
             "/v1/",

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import json as json_format
-import os
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 from cyclopts import App
 
+from shoal.cli.ledger_files import check_target, existing, write_private
+from shoal.cli.ledger_page import page
 from shoal.cli.ledger_view import csv_text, history_text, limits_text, new_limits_text, pending_text, total_data, totals_text, usage_data
 from shoal.cli.output import emit
 from shoal.clock import SystemClock
-from shoal.errors import ShoalError, StoreError, UsageError
+from shoal.errors import ShoalError, UsageError
 from shoal.participant.ledger_db import is_there
 from shoal.participant.ledger_file import LedgerFile, default_path
 from shoal.privacy.events import Relation, Unit
 from shoal.privacy.limits import DEFAULT_LIMITS, Limit, Period
 from shoal.privacy.rounding import delta_grains_down, from_grains, grains_down
 
-app = App(name="ledger", help="What was spent, on what, for whom: show, verify, limit, export.", help_format="markdown")
+app = App(name="ledger", help="What was spent, on what, for whom: show, page, verify, limit, export.", help_format="markdown")
+app.command(page)
 
 _TO_SET = "shoal ledger limit --epsilon 2 --per month"
 
@@ -70,7 +71,7 @@ def verify(*, head: str | None = None, ledger: Path | None = None, json: bool = 
     json
         Print one JSON object.
     """
-    path = _existing(ledger or default_path())
+    path = existing(ledger or default_path())
     with LedgerFile(path, SystemClock()) as book:
         found = book.verify(head)
     compared = " The head that you noted is in it." if head else ""
@@ -162,11 +163,9 @@ def export(*, to: Path | None = None, ledger: Path | None = None, json: bool = F
     json
         Print one JSON object.
     """
-    path = _existing(ledger or default_path())
-    if to is not None and to.suffix.lower() not in (".json", ".csv"):
-        raise UsageError("USAGE-001", f"{to} ends neither in .json nor in .csv.", fix="Give a name with one of these endings.")
-    if to is not None and to.resolve() == path.resolve():
-        raise UsageError("USAGE-001", f"{to} is the ledger itself.", fix="Give another file.")
+    path = existing(ledger or default_path())
+    if to is not None:
+        check_target(to, path, (".json", ".csv"))
     with LedgerFile(path, SystemClock()) as book:
         head, totals, limits, entries = book.head(), book.totals(), book.limits(), book.entries()
     data = {
@@ -179,7 +178,8 @@ def export(*, to: Path | None = None, ledger: Path | None = None, json: bool = F
     if to is None:
         emit(data, csv_text(entries).rstrip("\n"), json=json)
         return
-    _write(to, csv_text(entries) if to.suffix.lower() == ".csv" else json_format.dumps(data, ensure_ascii=False, indent=1) + "\n")
+    text = csv_text(entries) if to.suffix.lower() == ".csv" else json_format.dumps(data, ensure_ascii=False, indent=1) + "\n"
+    write_private(to, text, "--to")
     summary = {"ledger": str(path), "to": str(to), "entries": len(entries)}
     emit(summary, f"Wrote {len(entries)} entries of {path} to {to}.", json=json, next_command="shoal ledger verify")
 
@@ -200,17 +200,6 @@ def _show_none(path: Path, *, json: bool) -> None:
     data = {"ledger": str(path), "exists": False, "head": None, "totals": [], "limits": [], "pending": [], "history": []}
     data["default_limits"] = [{"about": str(limit), "epsilon": str(from_grains(limit.grains or 0))} for limit in DEFAULT_LIMITS]
     emit(data, text + new_limits_text(DEFAULT_LIMITS), json=json, next_command=_TO_SET)
-
-
-def _existing(path: Path) -> Path:
-    if not is_there(path):
-        raise StoreError(
-            "LEDGER-010",
-            f"There is no ledger at {path}.",
-            why="Nothing was ever spent from here, or the file was moved or deleted.",
-            fix="Give its path with --ledger PATH or SHOAL_LEDGER; the first release starts a new one.",
-        )
-    return path
 
 
 def _grains(text: str | None) -> int | None:
@@ -237,17 +226,3 @@ def _count(text: str | None) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         raise UsageError("USAGE-001", f"--releases {text!r:.60} is not a number of releases.", fix="Give a whole number: --releases 10")
     return int(text)
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file for its owner's eyes only, whole or not at all, by way of a name that nobody can have prepared."""
-    part = None
-    try:
-        handle, part = tempfile.mkstemp(dir=path.absolute().parent)
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
-        Path(part).replace(path)
-    except OSError as error:
-        if part is not None:
-            Path(part).unlink(missing_ok=True)
-        raise StoreError("LEDGER-001", f"{path} cannot be written: {error.strerror}.", fix="Give another file: --to FILE") from None

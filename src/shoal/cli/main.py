@@ -27,7 +27,7 @@ COMMANDS = {
     "close": ("shoal.cli.close:close", "End a study of a coordinator before its time, as its analyst."),
     "leave": ("shoal.cli.leave:leave", "Leave a study; what was already sent stays sent."),
     "identity": ("shoal.cli.identity:identity", "Print your public key, for the roster of a study."),
-    "ledger": ("shoal.cli.ledger:app", "What was spent, on what, for whom: show, verify, limit, export."),
+    "ledger": ("shoal.cli.ledger:app", "What was spent, on what, for whom: show, page, verify, limit, export."),
     "release": ("shoal.cli.release:app", "Check a release of another holder; compare one with real rows."),
     "model": ("shoal.cli.model:app", "What was learned: show it, predict with it, export it."),
     "audit": ("shoal.cli.audit:app", "Measure a lower bound on epsilon and hold it against the claim."),

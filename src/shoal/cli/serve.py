@@ -159,6 +159,11 @@ class Notice:
     is_shown: bool = False
 
     @property
+    def dashboard(self) -> str:
+        """Where a browser finds the studies."""
+        return f"{self.reached_at}/"
+
+    @property
     def has_secrets(self) -> bool:
         return bool(self.analyst_key or self.invitations)
 
@@ -171,10 +176,12 @@ class Notice:
 
     def to_dict(self) -> dict[str, Any]:
         secret = {} if self.analyst_key is None else {"analyst_key": self.analyst_key}
-        return {"address": self.address, "studies": self.studies, **secret, "invitations": self.invitations}
+        where = {"address": self.address, "dashboard": self.dashboard}
+        return {**where, "studies": self.studies, **secret, "invitations": self.invitations}
 
     def __str__(self) -> str:
         lines = [f"listens     {self.address}   (stops with Ctrl-C; goes on where it was when it is started again)"]
+        lines += [f"dashboard   {self.dashboard}"]
         for one in self.studies:
             label = one["label"]
             lines += ["", f"study       {one['title']}   {one['short']}   {one['standing']}"]
@@ -183,7 +190,11 @@ class Notice:
             lines += [f"invitation  {code}" for code in self.invitations.get(one["digest"], ())]
             if one["is_new"] and one["by_invitation"] and one["digest"] not in self.invitations:
                 lines += ["invitation  those of its epoch are good here; its members need none"]
-        lines += [] if self.studies else ["", "There is no study yet: shoal serve STUDY publishes one."]
+        lines += (
+            []
+            if self.studies
+            else ["", "There is no study yet: shoal serve STUDY publishes one, and so does the dashboard with the analyst's key."]
+        )
         if "//HOST" in self.reached_at:
             lines += ["", "HOST stands for the name by which participants reach this coordinator."]
         if self.invitations:
@@ -332,5 +343,7 @@ def _check_options(port: int, workers: int, invite: int, patience: float | None,
 
 
 def _check_installed() -> None:
-    if any(importlib.util.find_spec(name) is None for name in ("uvicorn", "uvloop", "httptools", "starlette", "prometheus_client")):
+    if any(
+        importlib.util.find_spec(name) is None for name in ("uvicorn", "uvloop", "httptools", "starlette", "prometheus_client", "jinja2")
+    ):
         raise UsageError("USAGE-002", "A coordinator needs libraries that are not installed.", fix="pip install 'shoal[serve]'")

@@ -56,11 +56,11 @@ class Way:
 
 async def list_studies(office: Office, request: Request) -> Response:
     query_of(request)
-    return _json([_summary(await office.study(hosted.digest)) for hosted in await office.studies()])
+    return _json([summary_of(await office.study(hosted.digest)) for hosted in await office.studies()])
 
 
 async def show_study(office: Office, request: Request) -> Response:
-    return _json(_summary(await _served(office, request)))
+    return _json(summary_of(await _served(office, request)))
 
 
 async def publish_study(office: Office, request: Request) -> Response:
@@ -70,7 +70,7 @@ async def publish_study(office: Office, request: Request) -> Response:
     manifest = await body_of(request, codec.MAX_BYTES)
     patience = 1000 * asked["patience"] if asked else None
     hosted = await office.publish(manifest, patience=patience)
-    answer = _json(_summary(await office.study(hosted.digest)), status=201)
+    answer = _json(summary_of(await office.study(hosted.digest)), status=201)
     answer.headers["location"] = study_route(hosted.digest)
     return answer
 
@@ -281,7 +281,7 @@ def _after(request: Request) -> bytes:
     return bytes.fromhex(asked[0][1])
 
 
-def _summary(served: Served) -> dict[str, Any]:
+def summary_of(served: Served) -> dict[str, Any]:
     """A study in a few lines, for lists."""
     hosted, study = served.hosted, served.manifest.study
     return {

@@ -188,6 +188,7 @@ def test_a_key_that_everyone_can_read_is_a_warning(capsys: pytest.CaptureFixture
     files = ("--tls-cert", str(made.certificate), "--tls-key", str(made.key), "--host", "0.0.0.0")
     printed = serve(capsys, monkeypatch, study("anonml"), *files)
     assert "listens     https://0.0.0.0:" in printed and "join        shoal join https://HOST:" in printed
+    assert "dashboard   https://HOST:" in printed
     made.key.chmod(0o644)
     with listen("127.0.0.1", 0) as taken:
         assert run(["serve", *files[:4], "--port", str(taken.getsockname()[1])]) == 2

@@ -33,7 +33,7 @@ def test_other_methods(c: Coordinator, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v2/studies", "/v1/studies/", "/healthz/", "//healthz", "/v1/studies/x/y/z", "/favicon.ico", "/docs"]
+    "path", ["/x", "/v1", "/v2/studies", "/v1/studies/", "/healthz/", "//healthz", "/v1/studies/x/y/z", "/favicon.ico", "/docs"]
 )
 def test_paths_that_are_not(c: Coordinator, path: str) -> None:
     for method in ("GET", "POST"):

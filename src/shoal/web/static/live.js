@@ -1,0 +1,53 @@
+// Follows a study while its page is open: totals as they change, and how it ends. Without this the page is as it was when it was loaded.
+"use strict";
+
+(() => {
+  for (const place of document.querySelectorAll("[data-origin]")) place.textContent = location.origin;
+
+  const panel = document.querySelector("[data-events]");
+  if (!panel || !window.EventSource) return;
+
+  const field = (name) => document.querySelectorAll(`[data-field="${name}"]`);
+  const write = (name, text) => field(name).forEach((place) => { if (place.textContent !== text) place.textContent = text; });
+  const inWords = (n) => n.toLocaleString("en-GB");
+  const bar = panel.querySelector("progress");
+  const labels = [...panel.querySelectorAll(".figures dt")].map((term) => term.textContent);
+  let said = "";
+
+  function show(totals) {
+    const refused = Object.values(totals.refused).reduce((sum, n) => sum + n, 0);
+    const figures = [totals.enrolled, totals.accepted, refused].map(inWords);
+    ["enrolled", "accepted", "refused"].forEach((name, i) => write(name, figures[i]));
+    if (bar) bar.value = Math.min(bar.max, totals[bar.dataset.total]);
+    const sentence = labels.map((label, i) => `${figures[i]} ${label}`).join(", ") + ".";
+    if (totals.status !== "open") {
+      end(totals);
+    } else if (said && sentence !== said) {
+      write("said", sentence);
+    }
+    said = sentence;
+  }
+
+  function end(totals) {
+    source.close();
+    for (const pill of field("status")) {
+      pill.className = `pill pill-${totals.status}`;
+      pill.textContent = totals.status;
+    }
+    for (const place of field("standing")) place.textContent = place.dataset[totals.status];
+    for (const place of field("reason")) {
+      place.textContent = totals.reason || "";
+      place.hidden = !totals.reason;
+    }
+    for (const place of document.querySelectorAll("[data-when]")) place.hidden = place.dataset.when !== totals.status;
+    write("said", "The study has ended.");
+  }
+
+  const source = new EventSource(panel.dataset.events);
+  source.addEventListener("progress", (event) => show(JSON.parse(event.data)));
+  source.addEventListener("error", () => {
+    // A connection that broke off is tried again by the browser; one that was refused is not.
+    if (source.readyState === EventSource.CLOSED) field("stopped").forEach((place) => { place.hidden = false; });
+  });
+  window.addEventListener("pagehide", () => source.close());
+})();

@@ -1,0 +1,442 @@
+"""The pages of a real office: what they answer, what they refuse, and that they tell no more than the public routes."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from httpx2 import Response
+
+from coordinator_cases import aggregator_of, hosted_of, identity, peers_of
+from coordinator_cases import manifest_of as study_of
+from http_cases import ANONML, DDML, MANIFESTS, PFDS, TEMPLATES, Coordinator, answer, coordinator, problem_of
+from live import live
+from participants import document_of, manifest_of
+from served import toml_of
+from shoal.coordinator import pages_events
+from shoal.coordinator.office import Office
+from shoal.coordinator.pages import pages_of
+from shoal.coordinator.results import result_of
+from shoal.coordinator.routes import ROUTES
+from shoal.coordinator.store.base import Ending
+from shoal.entropy import SeededEntropy
+from shoal.errors import StoreError
+from shoal.protocols.base import AGGREGATOR, run_local
+from shoal.study.load import MAX_BYTES
+from shoal.study.manifest import Manifest
+from shoal.transport.routes import STUDIES, study_route
+
+NOWHERE = "00" * 32
+PATHS = ("/", "/publish", "/studies/{digest}", "/studies/{digest}/label", "/studies/{digest}/close")
+ALL = tuple((way.method, way.path) for way in pages_of(None))  # type: ignore[arg-type]
+STUDY = toml_of(document_of("anonml", 20))
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+
+
+@pytest.fixture
+def c(tmp_path: Path) -> Iterator[Coordinator]:
+    with coordinator(tmp_path, "anonml", "pfds", "ddml") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
+    """For requests that change nothing."""
+    with coordinator(tmp_path_factory.mktemp("pages"), "anonml", "pfds", "ddml") as found:
+        yield found
+
+
+def publish(c: Coordinator, **fields: str) -> Response:
+    given = {"key": c.key, "study": STUDY, **fields}
+    return c.http.post("/publish", data={name: value for name, value in given.items() if value}, follow_redirects=False)
+
+
+def said(answer: Response) -> str:
+    """What a page says, tags apart."""
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    text = re.sub(r"<[^>]*>", " ", answer.text)
+    for entity, char in (("&lt;", "<"), ("&gt;", ">"), ("&#39;", "'"), ("&#34;", '"'), ("&amp;", "&")):
+        text = text.replace(entity, char)
+    return " ".join(text.split())
+
+
+# reading
+
+
+def test_all_studies_and_each_of_them(c: Coordinator) -> None:
+    listed = said(c.http.get("/"))
+    assert "3 studies at this coordinator, 3 of them open." in listed
+    for digest, manifest in ((ANONML, MANIFESTS["anonml"]), (PFDS, MANIFESTS["pfds"]), (DDML, MANIFESTS["ddml"])):
+        assert manifest.study.title in listed and manifest.short in listed
+        page = said(c.http.get(f"/studies/{digest}"))
+        assert manifest.study.title in page and digest in page and "fails with fewer than" in page
+        label = said(c.http.get(f"/studies/{digest}/label"))
+        assert all(str(word) in label for word in c.get(digest, "label").json()["not_covered"])
+
+
+def test_totals_are_those_of_progress(c: Coordinator) -> None:
+    for i in range(27):
+        assert c.enrol(ANONML, i).status_code == 200
+        c.post(ANONML, "submissions", answer(i))
+    for _ in range(13):
+        c.post(ANONML, "submissions", b"rubbish")
+    told = c.get(ANONML, "progress").json()
+    assert (told["enrolled"], told["refused"]) == (20, {"MSG-002": 10})
+    page = c.http.get(f"/studies/{ANONML}").text
+    shown = {name: re.search(rf'data-field="{name}">([0-9,]+)<', page) for name in ("enrolled", "accepted", "refused")}
+    assert {name: int(found[1]) for name, found in shown.items() if found} == {
+        **{k: told[k] for k in ("enrolled", "accepted")},
+        "refused": 10,
+    }
+    assert "27" not in re.sub(r"[0-9a-f]{20,}|20[0-9-]+ [0-9:]+|\d+-\d+", "", said(c.http.get(f"/studies/{ANONML}"))).split()
+
+
+def test_phases_come_from_the_letters(tmp_path: Path) -> None:
+    with coordinator(tmp_path, "anonml", is_stepped=True) as c:
+        for _ in range(500):
+            page = said(c.http.get(f"/studies/{ANONML}"))
+            if "Phase 1 of 1" in page:
+                break
+            time.sleep(0.01)
+        assert re.search(r"Phase 1 of 1 opened \d{4}-\d\d-\d\d \d\d:\d\d UTC, closes \d{4}-", page)
+
+
+def test_a_page_may_load_nothing_from_elsewhere(shared: Coordinator) -> None:
+    for path in PATHS:
+        found = shared.http.get(path.format(digest=ANONML))
+        assert found.status_code == 200
+        policy = dict(part.strip().split(" ", 1) for part in found.headers["content-security-policy"].split(";"))
+        assert policy["default-src"] == "'none'" and policy["frame-ancestors"] == "'none'" and policy["base-uri"] == "'none'"
+        assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == policy["form-action"] == "'self'"
+        assert (found.headers["referrer-policy"], found.headers["cache-control"]) == ("no-referrer", "no-store")
+        assert (found.headers["x-content-type-options"], found.headers["cross-origin-opener-policy"]) == ("nosniff", "same-origin")
+        assert not any(re.match("set-cookie|access-control|server|etag", name) for name in found.headers)
+        for source in re.findall(r'(?:src|href|action)="([^"]*)"', found.text):
+            assert source.startswith(("/", "#")) and not source.startswith("//")
+
+
+def test_static_files_are_kept_for_ever(shared: Coordinator) -> None:
+    page = shared.http.get(f"/studies/{ANONML}").text
+    files = set(re.findall(r'"(/static/[^"]*)"', page))
+    assert {name.rpartition(".")[2] for name in files} == {"css", "js", "svg"}
+    for name in files:
+        found = shared.http.get(name)
+        assert found.status_code == 200 and "immutable" in found.headers["cache-control"]
+        assert found.headers["x-content-type-options"] == "nosniff"
+    for name in ("/static/style.css", "/static/..%2fviews.py", "/static/x", "/static/"):
+        assert shared.http.get(name).status_code == 404
+
+
+@pytest.mark.parametrize("path", [path for method, path in ALL if method == "GET" and "static" not in path])
+def test_queries_and_digests_that_are_not(shared: Coordinator, path: str) -> None:
+    found = shared.http.get(f"{path.format(digest=ANONML)}?x=1")
+    assert found.status_code == 400 and "HOST-006" in said(found)
+    if "{digest}" in path:
+        for digest in (NOWHERE, ANONML[:-1], ANONML.upper(), "x", "%3Cb%3E"):
+            found = shared.http.get(path.format(digest=digest))
+            assert found.status_code == 404 and "HOST-001" in said(found) and "<b>" not in found.text
+
+
+@pytest.mark.parametrize("path", sorted({path for _, path in ALL}))
+def test_other_methods_are_refused_as_everywhere(shared: Coordinator, path: str) -> None:
+    allowed = {method for method, one in ALL if one == path}
+    for method in {"GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "TRACE"} - allowed:
+        found = shared.http.request(method, path.format(digest=ANONML, name="x"), headers={"origin": "https://example.org"})
+        assert found.status_code == 405 if method == "HEAD" else problem_of(found) == (405, "HOST-006")
+        assert set(found.headers["allow"].split(", ")) == allowed
+
+
+def test_pages_are_looked_up_last_and_hide_no_route(shared: Coordinator) -> None:
+    assert not {way.path for way in ROUTES} & {path for _, path in ALL}
+    assert shared.http.get(STUDIES, headers={"accept": "text/html"}).headers["content-type"] == "application/json"
+    assert problem_of(shared.http.get("/studies")) == (404, "HOST-001")
+    assert set(shared.http.get("/v1/openapi.json").json()["paths"]) == {way.path for way in ROUTES}
+
+
+def test_a_store_that_is_away(c: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> Any:
+        raise StoreError("STORE-001", "secret words of a driver")
+
+    monkeypatch.setattr(c.store, "study", fail)
+    found = c.http.get(f"/studies/{ANONML}")
+    assert found.status_code == 503 and found.headers["retry-after"] == "1"
+    assert "HOST-004" in said(found) and "secret" not in found.text
+
+
+# what was learned
+
+
+def test_a_model_to_keep(c: Coordinator) -> None:
+    for what in ("model", "report"):
+        found = c.http.get(f"/studies/{PFDS}/{what}")
+        assert found.status_code == 409 and "nothing is learned yet" in said(found) and f'href="/studies/{PFDS}"' in found.text
+    assert c.store.end(PFDS, Ending("done", result=b'{"weights": []}'))
+    found = c.http.get(f"/studies/{PFDS}/model")
+    assert found.content == c.get(PFDS, "model").content == b'{"weights": []}'
+    assert found.headers["content-disposition"] == f'attachment; filename="shoal-{MANIFESTS["pfds"].short}-model.json"'
+    assert c.store.end(DDML, Ending("failed", reason="Too few <updates>."))
+    for what in ("model", "report"):
+        found = c.http.get(f"/studies/{DDML}/{what}")
+        assert found.status_code == 410 and "Too few <updates>." in said(found)
+    assert "Too few <updates>." in said(c.http.get(f"/studies/{DDML}"))
+
+
+@pytest.mark.parametrize("name", ["anonml", "sdq", "pfds", "pfds paper"])
+def test_a_report_to_read_and_to_keep(c: Coordinator, name: str) -> None:
+    aggregator = aggregator_of(study_of(name), hosted_of(name))
+    assert aggregator is not None
+    learned = run_local(aggregator, peers_of(name), SeededEntropy(3)).results[AGGREGATOR]
+    assert c.store.end(ANONML, Ending("done", result=result_of(study_of(name), learned)))
+    found = c.http.get(f"/studies/{ANONML}/report")
+    assert found.status_code == 200 and "A study" in said(found) and study_of(name).short in found.text
+    assert "content-disposition" not in found.headers
+    policy = found.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "script-src" not in policy and "frame-ancestors 'none'" in policy
+    assert "<script" not in found.text
+    kept = c.http.get(f"/studies/{ANONML}/report?download=1")
+    assert kept.text == found.text
+    assert kept.headers["content-disposition"] == f'attachment; filename="shoal-{MANIFESTS["anonml"].short}-report.html"'
+    for query in ("download=2", "download", "download=1&download=1", "x=1"):
+        assert c.http.get(f"/studies/{ANONML}/report?{query}").status_code == 400
+
+
+# the analyst's forms
+
+
+def test_publishing_with_tokens(c: Coordinator) -> None:
+    found = publish(c)
+    assert found.status_code == 303 and not found.content
+    where = found.headers["location"]
+    digest = where.rpartition("/")[2]
+    assert where == f"/studies/{digest}" and c.get(digest).json()["title"] == "Wind, by anonml"
+    manifest = Manifest.from_bytes(c.store.study(digest).manifest)  # type: ignore[union-attr]
+    keys = c.http.get("/v1/issuing").json()
+    assert manifest.issuer_key is not None and (manifest.issuer_key.hex(), manifest.relay, manifest.epoch) == (
+        keys["issuer_key"],
+        None,
+        None,
+    )
+    again = publish(c)
+    assert (again.status_code, again.headers["location"]) == (303, where)
+    assert len(c.http.get(STUDIES).json()) == 4
+
+
+def test_publishing_with_tickets_a_patience_and_a_file(c: Coordinator) -> None:
+    file = {"study_file": ("study.toml", STUDY.encode(), "application/toml")}
+    given = {"key": c.key, "tickets": "yes", "patience": "90", "study": "not read"}
+    found = c.http.post("/publish", data=given, files=file, follow_redirects=False)
+    assert found.status_code == 303, found.text
+    hosted = c.store.study(found.headers["location"].rpartition("/")[2])
+    assert hosted is not None and (hosted.patience, Manifest.from_bytes(hosted.manifest)) == (90_000, manifest_of("anonml", 20))
+
+
+def test_publishing_with_a_relay_and_an_epoch(c: Coordinator) -> None:
+    found = publish(c, relay="https://relay.example.org", epoch="spring")
+    assert found.status_code == 303, said(found)
+    hosted = c.store.study(found.headers["location"].rpartition("/")[2])
+    assert hosted is not None
+    manifest = Manifest.from_bytes(hosted.manifest)
+    assert (manifest.relay, manifest.epoch) == ("https://relay.example.org", "spring")
+
+
+def test_publishing_with_a_roster(c: Coordinator) -> None:
+    study = (TEMPLATES / "sdq.toml").read_text()
+    refused = publish(c, study=study)
+    assert refused.status_code == 400 and "cannot be served without a roster" in said(refused)
+    roster = "\n".join(f'[[member]]\nname = "site-{i}"\nkey = "{identity(i).public.hex()}"' for i in range(10))
+    found = publish(c, study=study, roster=roster)
+    assert found.status_code == 303, said(found)
+    assert c.get(found.headers["location"].rpartition("/")[2]).json()["has_roster"] is True
+    assert "SERVE-004" in said(publish(c, roster=roster))
+    assert "SERVE-004" in said(publish(c, study=study, roster="[[member]]"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"study": 'title = "<b>"'}, "SPEC-011"),
+        ({"study": "= = ="}, "This is not TOML"),
+        ({"study": "  "}, "There is no study in the form."),
+        ({"study": "x" * (MAX_BYTES + 1)}, "larger than 1,000,000 bytes"),
+        ({"patience": "0"}, "not a number of seconds"),
+        ({"patience": "1e3"}, "not a number of seconds"),
+        ({"patience": "9" * 40}, "not a number of seconds"),
+        ({"tickets": "yes", "epoch": "spring"}, "The epoch means nothing"),
+        ({"tickets": "yes", "relay": "https://relay.example.org"}, "The relay means nothing"),
+        ({"relay": "http://relay.example.org"}, "MANIFEST-002"),
+        ({"study": toml_of(document_of("pfds", 3, pfds={"n_holders": 3})), "relay": "https://r.example.org"}, "The relay means nothing"),
+    ],
+)
+def test_what_cannot_be_published(shared: Coordinator, fields: dict[str, str], words: str) -> None:
+    found = publish(shared, **fields)
+    assert found.status_code == 400 and words in said(found)
+    assert 'role="alert"' in found.text and shared.key not in found.text
+    assert len(shared.http.get(STUDIES).json()) == 3
+    for name, value in fields.items():
+        assert name in ("tickets", "study") or value in said(found) + found.text
+
+
+def test_a_study_that_is_not_text(shared: Coordinator) -> None:
+    file = {"study_file": ("study.toml", b"title = 1\n\xff", "application/toml")}
+    found = shared.http.post("/publish", data={"key": shared.key}, files=file)
+    assert found.status_code == 400 and "study.toml:2 The study file is not UTF-8 text." in said(found)
+
+
+def test_nobody_else_publishes_or_ends_anything(shared: Coordinator) -> None:
+    wrong = shared.key[:-1] + ("0" if shared.key[-1] != "0" else "1")
+    for path, fields in (("/publish", {"study": STUDY}), (f"/studies/{ANONML}/close", {})):
+        for key, code in (("", "AUTH-001"), (" ", "AUTH-001"), (wrong, "AUTH-002"), ("ä", "AUTH-002"), (shared.key + "0", "AUTH-002")):
+            found = shared.http.post(path, data={**fields, "key": key}, follow_redirects=False)
+            assert found.status_code == 401 and code in said(found) and found.headers["www-authenticate"]
+            assert key.strip() == "" or key not in found.text
+        bearer = {"authorization": f"Bearer {shared.key}"}
+        assert shared.http.post(path, data=fields or {"x": "y"}, headers=bearer).status_code == 401
+        assert "HOST-006" in said(shared.http.post(path, content=b"key", headers=FORM))
+        assert "HOST-006" in said(shared.http.post(path, json={"key": shared.key}))
+        assert shared.http.post(f"{path}?x=1", data={"key": shared.key}).status_code == 400
+        assert shared.http.post(path, content=bytes(4 * MAX_BYTES), headers=FORM).status_code == 413
+    assert [study["status"] for study in shared.http.get(STUDIES).json()] == ["open"] * 3
+
+
+def test_the_office_alone_compares_keys(c: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    real = Office.is_analyst
+    monkeypatch.setattr(Office, "is_analyst", lambda self, key: asked.append(key) or real(self, key))
+    assert publish(c, key="no").status_code == 401 and publish(c).status_code == 303
+    assert asked == ["no", c.key]
+
+
+def test_ending_a_study(c: Coordinator) -> None:
+    path = f"/studies/{ANONML}/close"
+    assert "what participants have sent stays spent" in said(c.http.get(path))
+    found = c.http.post(path, data={"key": c.key}, follow_redirects=False)
+    assert (found.status_code, found.headers["location"]) == (303, f"/studies/{ANONML}")
+    page = said(c.http.get(f"/studies/{ANONML}"))
+    assert "Its analyst has ended it before its time." in page and "The analyst has closed the study." in page
+    assert "It has ended already (closed), and stays as it is." in said(c.http.get(path))
+    assert c.http.post(f"/studies/{NOWHERE}/close", data={"key": c.key}).status_code == 404
+
+
+def test_nothing_is_logged_of_a_key(c: Coordinator, capfd: pytest.CaptureFixture[str]) -> None:
+    publish(c, key="deadbeef")
+    publish(c)
+    assert capfd.readouterr() == ("", "")
+
+
+# events
+
+
+def events_of(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        if line.startswith("data: "):
+            yield json.loads(line.removeprefix("data: "))
+
+
+@contextmanager
+def follow(http: httpx2.Client, url: str, digest: str) -> Iterator[Response]:
+    with http.stream("GET", f"{url}/studies/{digest}/events", timeout=30) as found:
+        yield found
+
+
+def test_events_are_progress_and_end_with_the_study(tmp_path: Path) -> None:
+    manifest = manifest_of("anonml", 20)
+    digest = manifest.digest.hex()
+    with live(tmp_path, manifest) as found, httpx2.Client() as http, follow(http, found.url, digest) as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        assert (stream.headers["cache-control"], stream.headers["x-content-type-options"]) == ("no-store", "nosniff")
+        events = events_of(stream.iter_lines())
+        with httpx2.Client() as other:
+            assert next(events) == other.get(f"{found.url}{study_route(digest, 'progress')}").json()
+            found.store.end(digest, Ending("failed", reason="Too few."))
+            last = next(events)
+            assert last == other.get(f"{found.url}{study_route(digest, 'progress')}").json() and last["status"] == "failed"
+        assert next(events, None) is None
+        with follow(http, found.url, digest) as again:
+            assert [event["status"] for event in events_of(again.iter_lines())] == ["failed"]
+
+
+def test_one_look_serves_all_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest, looks, stop = manifest_of("anonml", 20), [], []
+    digest = manifest.digest.hex()
+    real = Office.progress
+
+    async def counted(self: Office, study: str) -> dict[str, Any]:
+        looks.append(time.monotonic())
+        # Whatever changes meanwhile, it is told at the next look.
+        return {**await real(self, study), "accepted": 10 * len(looks), **({"status": "done"} if stop else {})}
+
+    monkeypatch.setattr(Office, "progress", counted)
+    with live(tmp_path, manifest) as found, ExitStack() as stack:
+        https = [stack.enter_context(httpx2.Client()) for _ in range(8)]
+        streams = [events_of(stack.enter_context(follow(http, found.url, digest)).iter_lines()) for http in https]
+        for stream in streams:
+            next(stream)
+        for stream in streams:
+            next(stream)
+        # Eight streams that look for themselves would look at almost the same moments.
+        assert min(later - earlier for earlier, later in pairwise(looks)) > pages_events.PAUSE_SECONDS / 2 - 0.05
+        stop.append(True)
+
+
+def test_only_so_many_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages_events, "MOST_STREAMS", 2)
+    manifest = manifest_of("anonml", 20)
+    digest = manifest.digest.hex()
+    with live(tmp_path, manifest) as found:
+        with ExitStack() as stack:
+            https = [stack.enter_context(httpx2.Client()) for _ in range(2)]
+            streams = [events_of(stack.enter_context(follow(http, found.url, digest)).iter_lines()) for http in https]
+            assert [next(stream)["status"] for stream in streams] == ["open", "open"]
+            refused = httpx2.get(f"{found.url}/studies/{digest}/events")
+            assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
+        for _ in range(100):
+            # Whoever has gone leaves room, a moment later.
+            with httpx2.Client() as http, follow(http, found.url, digest) as stream:
+                if stream.status_code == 200:
+                    break
+            time.sleep(0.05)
+        assert stream.status_code == 200
+
+
+def test_a_stream_ends_by_itself_and_says_that_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages_events, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(pages_events, "LONGEST_SECONDS", 1.5)
+    manifest = manifest_of("anonml", 20)
+    with live(tmp_path, manifest) as found, httpx2.Client() as http, follow(http, found.url, manifest.digest.hex()) as stream:
+        lines: Sequence[str] = [line for line in stream.iter_lines() if line]
+    assert lines[0] == "event: progress" and set(lines[2:]) == {": still here"}
+
+
+def test_a_stream_ends_when_the_store_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = manifest_of("anonml", 20)
+    with live(tmp_path, manifest) as found, httpx2.Client() as http, follow(http, found.url, manifest.digest.hex()) as stream:
+        lines = stream.iter_lines()
+        assert next(events_of(lines))["status"] == "open"
+
+        def fail(*_: object) -> Any:
+            raise StoreError("STORE-001", "It is away.")
+
+        monkeypatch.setattr(found.store, "totals", fail)
+        assert not list(events_of(lines))
+        monkeypatch.undo()
+
+
+def test_a_stream_does_not_keep_the_worker_from_stopping(tmp_path: Path) -> None:
+    manifest = manifest_of("anonml", 20)
+    with ExitStack() as stack:
+        with live(tmp_path, manifest) as found:
+            raw = stack.enter_context(socket.create_connection(("127.0.0.1", int(found.url.rpartition(":")[2])), timeout=30))
+            raw.sendall(f"GET /studies/{manifest.digest.hex()}/events HTTP/1.1\r\nhost: a\r\n\r\n".encode())
+            assert b"event: progress" in raw.recv(4096) + raw.recv(4096)
+        # It has stopped, since nothing waits for this stream any more; its end was sent in good order.
+        rest = b"".join(iter(lambda: raw.recv(4096), b""))
+        assert rest.endswith(b"0\r\n\r\n")
