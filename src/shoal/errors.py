@@ -14,6 +14,7 @@ CODES: dict[str, str] = {
     "USAGE-001": "A command was given an argument that it does not take, or not in a form that it can read.",
     "USAGE-002": "A part of shoal is needed that is not installed. The message names the extra to install.",
     "USAGE-003": "A command was interrupted, by its user or by the system. What it had written is whole.",
+    "HELLO-001": "A process that the demonstration has started ended as it should not. What it said is in the message.",
     # randomness and mechanisms
     "ENTROPY-001": "Something real would have been released with seeded randomness. Seeded randomness is for simulation only.",
     "MECH-001": "A mechanism was asked for with a parameter outside the conditions of its theorem.",
@@ -54,7 +55,7 @@ CODES: dict[str, str] = {
     "MANIFEST-001": "Bytes that should be a manifest are not one, or not in the one form that a manifest has.",
     "MANIFEST-002": "A key, a roster or an address of the manifest cannot be used.",
     "PLAN-001": "The study asks for something that cannot be priced.",
-    "NEW-001": "A new directory, of a starter study or of a run, would overwrite what is already there, or cannot be written.",
+    "NEW-001": "A new file or directory would overwrite what is already there, or cannot be written.",
     # accounting and ledger
     "EVENT-001": "A release carries a price that cannot be right: not positive, not finite, or a delta outside [0, 1).",
     "ACCOUNT-001": "A figure that should be a budget or a limit is negative or not finite.",
@@ -118,6 +119,7 @@ CODES: dict[str, str] = {
     "REL-009": "The quality report of a release does not follow from its rows.",
     "REL-010": "A comparison with real rows would be written into a release or over what is already there, or cannot be written.",
     "MODEL-001": "A document that should be a model is not one, or does not fit together.",
+    "MODEL-002": "A model cannot be exported in the form that was asked for, or has no picture. The message says why.",
     "SIM-001": "A simulation took more steps than it was allowed. Some machine does not come to an end.",
     "SIM-002": "A study was to be simulated that this version does not simulate, or not in this way.",
     "SIM-003": "There are too few rows to simulate with, or too few classes among them: some are asked, and others test what was learned.",
@@ -125,6 +127,9 @@ CODES: dict[str, str] = {
     "SIM-005": "A cluster is not given rows, because its address is neither on this machine nor protected by TLS.",
     "SIM-006": "The processes or the cluster that simulate cannot be reached, or have gone.",
     "SIM-007": "A table to simulate with names more or fewer databases or holders than the study has.",
+    "REPORT-001": "A file to report on cannot be read: it is not there, cut short, too large, or neither a run, a comparison, a result nor an audit.",
+    "REPORT-002": "A run, a comparison, a result or an audit is not in the form that this version reads. Another version may have written it.",
+    "REPORT-003": "A report or a statement cannot be written, or would be written over what it is made of.",
     # the ledger
     "BUDGET-001": "The participant's limits do not bound a release, or cannot be counted together with it.",
     "BUDGET-002": "A release would go over a limit on epsilon that the participant has set.",

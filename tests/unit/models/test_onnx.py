@@ -1,0 +1,182 @@
+"""Models as ONNX: onnxruntime decides as shoal does, whatever the schema, and on every edge of it."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.domain import Categorical, Numeric, Schema, Text
+from shoal.errors import ShoalError
+from shoal.models import Model, export_onnx, exporting, read_model, to_onnx
+from shoal.models.onnx_graph import IR_VERSION, OPSETS
+from shoal.protocols.anonml.classifiers import PartitionClassifier
+from shoal.protocols.anonml.model import AdditiveModel, VoteModel
+from shoal.protocols.anonml.vote import Vote
+from shoal.protocols.ddml.design import Design
+from shoal.protocols.ddml.model import GLM
+from shoal.protocols.pfds.model import Model as PooledModel
+from shoal.protocols.pfds.params import Params
+from shoal.protocols.sdq.model import Tree
+from unit.models.model_cases import KINDS, assert_same, columns_of, models, run_onnx, session
+
+ILL = Categorical("ill", ["no", "yes"], missing=False)
+STATEMENT = {
+    "title": "Who is ill?",
+    "unit": "person",
+    "relation": "replace",
+    "adversary": "everyone",
+    "epsilon": 2.0,
+    "delta": 0.0,
+    "how": "plain sum of 1 release",
+    "everything": {"epsilon": 2.0, "delta": 0.0},
+}
+
+
+def additive(schema: Schema) -> AdditiveModel:
+    return AdditiveModel(schema, np.array([0.5, 0.5]), tuple(np.zeros((2, one.n_bins or 0)) for one in schema.features))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=60)
+@given(data=st.data())
+def test_decides_as_the_model_does(kind: str, data: st.DataObject) -> None:
+    model = data.draw(models(kind))
+    assert model.kind == kind
+    columns = data.draw(columns_of(model.schema))
+    assert_same(model, columns, run_onnx(model, columns))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=5)
+@given(data=st.data())
+def test_takes_any_number_of_rows(kind: str, data: st.DataObject) -> None:
+    model = data.draw(models(kind))
+    for n in (0, 1):
+        columns = data.draw(columns_of(model.schema, n))
+        outputs = run_onnx(model, columns)
+        assert [len(output) for output in outputs] == [n] * len(outputs)
+        assert_same(model, columns, outputs)
+
+
+def test_inputs_are_columns_and_outputs_never_take_their_names() -> None:
+    schema = Schema([Numeric("label", 0, 10, [5]), Categorical("probabilities", ["a", "b"])], ILL)
+    made = session(Model(additive(schema)))
+    assert [(one.name, one.type, one.shape) for one in made.get_inputs()] == [
+        ("label", "tensor(double)", ["rows", 1]),
+        ("probabilities", "tensor(string)", ["rows", 1]),
+    ]
+    assert [(one.name, one.type, one.shape) for one in made.get_outputs()] == [
+        ("label_", "tensor(string)", ["rows"]),
+        ("probabilities_", "tensor(double)", ["rows", 2]),
+    ]
+
+
+def test_the_file_is_one_that_older_runtimes_read() -> None:
+    proto = to_onnx(Model(additive(Schema([Numeric("age", 0, 10, [5])], ILL))))
+    assert proto.ir_version == IR_VERSION == 8
+    assert {one.domain: one.version for one in proto.opset_import} == OPSETS
+    assert proto.producer_name == "shoal" and "a number from 0 to 10" in proto.graph.input[0].doc_string
+
+
+def test_it_says_what_it_is() -> None:
+    plain = additive(Schema([Numeric("age", 0, 10, [5])], ILL)).to_plain()
+    digest = "ab" * 32
+    document = {"simulated": True, "protocol": "sdq", "study": digest, "statement": STATEMENT, "model": plain}
+    said = session(read_model(document)).get_modelmeta().custom_metadata_map
+    assert {name: said[name] for name in ("title", "digest", "protocol", "kind", "simulated", "label")} == {
+        "title": "Who is ill?",
+        "digest": digest,
+        "protocol": "sdq",
+        "kind": "additive",
+        "simulated": "true",
+        "label": "ill",
+    }
+    assert said["guarantee"] == "epsilon 2.0, delta 0 (plain sum of 1 release; unit person, relation replace, against everyone)"
+    assert json.loads(said["classes"]) == ["no", "yes"]
+    bare = session(read_model(plain)).get_modelmeta().custom_metadata_map
+    assert (bare["simulated"], bare["guarantee"], bare["title"], bare["protocol"]) == ("unknown", "", "", "")
+
+
+def test_ties_are_decided_alike() -> None:
+    """Of equal scores the first class, but for the paper's vote between two."""
+    schema = Schema([Categorical("town", ["x", "y"], missing=False)], ILL)
+    even = np.full((2, 2), 0.5)
+    node = np.array([-1])
+    cases: list[tuple[Any, str]] = [
+        (additive(schema), "no"),
+        (Tree(schema, node, node, even[:1], even[:1]), "no"),
+        (GLM(schema, "logit", (), np.zeros((1, 2))), "no"),
+        (PooledModel(Params(schema, math.inf, 1), np.zeros((2, 1)), np.zeros(1), np.zeros((2, 1)), even[0]), "no"),
+        (VoteModel(schema, Vote((), 2)), "yes"),
+        (VoteModel(schema, Vote((PartitionClassifier((0,), (2,), even, 0.0),), 2)), "yes"),
+    ]
+    columns = {"town": np.array(["x", "y", "?"], object)}
+    for learned, wins in cases:
+        model = read_model(learned.to_plain())
+        assert model.predict(columns).tolist() == run_onnx(model, columns)[0].tolist() == [wins] * 3
+
+
+def test_what_python_refuses_as_missing_a_graph_takes_for_unknown() -> None:
+    schema = Schema([Numeric("age", 0, 10, missing=False), Categorical("town", ["x", "y"], missing=False)], ILL)
+    model = read_model(GLM(schema, "logit", (), np.array([[0.25, 2.0, 1.0]])).to_plain())
+    gone = {"age": np.array([math.nan]), "town": np.array([""], object)}
+    with pytest.raises(ShoalError) as caught:
+        model.predict(gone)
+    assert caught.value.code == "DATA-005"
+    np.testing.assert_allclose(run_onnx(model, gone)[1][0, 1], 1 / (1 + math.exp(-0.25)))
+
+
+def test_texts_are_refused_with_a_sentence() -> None:
+    schema = Schema([Numeric("age", 0, 10)], ILL, [Text("query", 10)])
+    model = read_model(GLM(schema, "logit", (), np.zeros((1, Design(schema).width))).to_plain())
+    with pytest.raises(ShoalError) as caught:
+        to_onnx(model)
+    assert caught.value.code == "MODEL-002" and "(query)" in caught.value.what and caught.value.why and caught.value.fix
+
+
+def test_what_no_file_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "MOST_BYTES", 100)
+    with pytest.raises(ShoalError) as caught:
+        to_onnx(Model(additive(Schema([Numeric("age", 0, 10, [5])], ILL))))
+    assert caught.value.code == "MODEL-002" and "bytes as ONNX" in caught.value.what
+
+
+def test_without_onnx_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any, **more: Any) -> Any:
+        if name.startswith("shoal.models.onnx_model"):
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ShoalError) as caught:
+        to_onnx(Model(additive(Schema([Numeric("age", 0, 10, [5])], ILL))))
+    assert caught.value.code == "USAGE-002" and "shoal[onnx]" in str(caught.value)
+
+
+def test_a_file_is_written_once(tmp_path: Path) -> None:
+    model = Model(additive(Schema([Numeric("age", 0, 10, [5])], ILL)))
+    export_onnx(model, tmp_path / "it.onnx")
+    written = (tmp_path / "it.onnx").read_bytes()
+    onnx.checker.check_model(onnx.load_model_from_string(written))
+    assert onnxruntime.InferenceSession(written, providers=["CPUExecutionProvider"]).run(None, {"age": np.array([[3.0]])})[0].tolist() == [
+        "no"
+    ]
+    with pytest.raises(ShoalError) as caught:
+        export_onnx(model, str(tmp_path / "it.onnx"))
+    assert caught.value.code == "NEW-001" and (tmp_path / "it.onnx").read_bytes() == written
+    with pytest.raises(ShoalError) as caught:
+        export_onnx(model, tmp_path / "none" / "it.onnx")
+    assert caught.value.code == "NEW-001"
+    assert [path.name for path in tmp_path.iterdir()] == ["it.onnx"]
