@@ -1,0 +1,64 @@
+"""`shoal statement`: a study on one page, and as a record, both or neither."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shoal.cli.main import run
+from shoal.cli.statement import statement
+from shoal.errors import ShoalError
+from shoal.report import registry_record, statement_page
+from shoal.study.load import load
+from shoal.study.manifest import Manifest
+from shoal.study.templates import PROTOCOLS, study_text
+
+
+def study_file(tmp_path: Path, protocol: str = "sdq") -> Path:
+    path = tmp_path / "study.toml"
+    path.write_text(study_text(protocol))
+    return path
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_page_is_beside_the_study(protocol: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = study_file(tmp_path, protocol)
+    assert run(["statement", str(path)]) == 0
+    manifest = Manifest(load(path))
+    assert (tmp_path / "statement.html").read_text("utf-8") == statement_page(manifest)
+    printed = capsys.readouterr().out
+    assert manifest.short in printed and f"next      shoal serve {path}" in printed
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["statement.html", "study.toml"]
+    statement(path)
+
+
+def test_the_record_is_written_and_what_is_missing_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = study_file(tmp_path)
+    statement(path, out=tmp_path / "page.html", registry=tmp_path / "record.json")
+    assert "fill in   deployment.basic.data_curators.0.data_curator_type, " in capsys.readouterr().out
+    assert json.loads((tmp_path / "record.json").read_text("utf-8")) == registry_record(Manifest(load(path)))
+    statement(path, json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["record"] == registry_record(Manifest(load(path))) and told["registry"] is None
+
+
+def test_bad_input_gets_a_sentence_and_leaves_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = study_file(tmp_path)
+    taken = tmp_path / "taken.json"
+    taken.write_text("{}")
+    for how, code in (
+        ({"registry": taken}, "NEW-001"),
+        ({"registry": tmp_path / "no" / "record.json"}, "NEW-001"),
+        ({"out": path}, "REPORT-003"),
+        ({"out": path, "registry": tmp_path / "record.json"}, "REPORT-003"),
+        ({"out": tmp_path / "no" / "page.html", "registry": tmp_path / "record.json"}, "REPORT-003"),
+    ):
+        with pytest.raises(ShoalError) as caught:
+            statement(path, **how)
+        assert caught.value.code == code
+    assert path.read_text() == study_text("sdq") and taken.read_text() == "{}"
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["study.toml", "taken.json"]
+    assert run(["statement", str(tmp_path / "none.toml")]) == 3
+    assert "SPEC-001" in capsys.readouterr().err

@@ -1,0 +1,48 @@
+"""Markup is well formed, whatever words go into it."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.report.markup import Markup, cut, escape, join, tag
+from unit.report.cases import HOSTILE
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_words_stay_words_in_content_and_attributes(words: str) -> None:
+    element = ElementTree.fromstring(tag("p", words, title=words, class_="note"))
+    assert len(element) == 0 and set(element.attrib) == {"title", "class"}
+    for char in words:
+        if char.isprintable():
+            assert char in (element.text or "") and char in element.attrib["title"]
+
+
+@given(st.text(), st.text())
+def test_any_text_gives_well_formed_markup(content: str, attribute: str) -> None:
+    element = ElementTree.fromstring(tag("p", content, title=attribute))
+    assert len(element) == 0
+
+
+def test_what_turns_the_direction_of_writing_or_hides_is_replaced() -> None:
+    assert escape("a\u202eb\u200bc\x07d") == "a\ufffdb\ufffdc\ufffdd"
+    assert escape("tab\tand\nline") == "tab\tand\nline"
+
+
+def test_markup_is_put_in_as_it_is_and_text_beside_it_is_not() -> None:
+    assert tag("p", tag("b", "1 < 2"), " & ", None, ["x", Markup("<i></i>")]) == "<p><b>1 &lt; 2</b> &amp; x<i></i></p>"
+    assert Markup("<b></b>") + "<c>" == "<b></b>&lt;c&gt;"
+    assert isinstance(join(["a", Markup("b")]), Markup)
+
+
+def test_attributes_that_say_nothing_are_left_out() -> None:
+    assert tag("br", hidden=False, id=None) == "<br>"
+    assert tag("details", "x", open=True) == '<details open="">x</details>'
+    assert tag("rect", stroke_width=0.12345, x=7.0, viewBox="0 0 1 1") == '<rect stroke-width="0.12" x="7" viewBox="0 0 1 1"></rect>'
+
+
+def test_long_words_are_cut() -> None:
+    assert cut("abcdef", 6) == "abcdef" and cut("abcdefg", 6) == "abcde…"
