@@ -1,0 +1,174 @@
+"""The same question under each protocol: what is kept of the study that asks it, what follows from it, and what does not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shoal.errors import SpecError
+from shoal.protocols.sdq.params import default_choice
+from shoal.sim.comparing_studies import DELTA, HOLDERS, HONEST_SHARE, WAYS, Way, derive, differences, members_of, ways_of
+from shoal.study.load import parse
+from shoal.study.plan import make_plan
+from shoal.study.spec import Study
+from shoal.study.templates import PROTOCOLS, study_text
+
+BY_NAME = {way.name: way for way in WAYS}
+SUMS = [way for way in WAYS if way.trust == "secure-sum"]
+
+
+def changed(study: Study, **tables: Any) -> Study:
+    content = study.content()
+    for key, value in tables.items():
+        content[key] = {**(content[key] or {}), **value} if isinstance(value, dict) else value
+    return Study.from_content(content)
+
+
+STUDIES = {protocol: parse(study_text(protocol)) for protocol in PROTOCOLS}
+NUMBERS = [feature | {"bins": None, "missing": False} for feature in STUDIES["ddml"].content()["feature"]]
+PLAIN = changed(STUDIES["ddml"], feature=NUMBERS)
+"""Nothing is missing, so that every way fits."""
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+def test_every_way_makes_a_study_of_its_own_kind_at_the_asked_epsilon(way: Way) -> None:
+    made = derive(way, PLAIN, 0.7)
+    assert (made.protocol, made.variant, made.trust, made.privacy.epsilon) == (way.protocol, way.variant, way.trust, 0.7)
+    assert (made.sdq.learner if made.sdq else None) == way.learner
+    assert made.label == PLAIN.label and [one.name for one in made.feature] == [one.name for one in PLAIN.feature]
+    assert bool(made.privacy.delta) == way.has_delta
+    assert make_plan(made).everything.epsilon == pytest.approx(0.7, rel=1e-6)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_study_is_its_own_way_and_says_what_it_said_but_for_epsilon(protocol: str) -> None:
+    study = STUDIES[protocol]
+    [own] = [way for way in ways_of(study) if differences(study, _or_self(way, study)).keys() == {"privacy.epsilon"}]
+    assert (own.protocol, own.variant) == (protocol, "plus") and ways_of(study) == WAYS
+    assert differences(study, derive(own, study, study.privacy.epsilon)) == {}
+
+
+def _or_self(way: Way, study: Study) -> Study:
+    try:
+        return derive(way, study, 0.25)
+    except SpecError:
+        return study
+
+
+@pytest.mark.parametrize(
+    ("study", "name"),
+    [
+        (changed(STUDIES["ddml"], privacy={"unit": "weight"}), "DDML plus, this study"),
+        (changed(STUDIES["sdq"], variant="paper", sdq={"noise": "two-selected", "choice": None}), "SDQ paper, this study"),
+    ],
+)
+def test_a_study_that_goes_no_known_way_comes_first_and_as_it_is(study: Study, name: str) -> None:
+    own, *others = ways_of(study)
+    assert (own.name, own.is_given, tuple(others)) == (name, True, WAYS)
+    made = derive(own, study, 0.5)
+    assert differences(study, made) == {"privacy.epsilon": 0.5}
+
+
+def test_free_counts_are_left_out_everywhere() -> None:
+    asked = {"features": ("age",), "n_queries": 3, "epsilon_release": 0.5}
+    study = changed(STUDIES["sdq"], queries=asked)
+    assert all(derive(way, study, 1.0).queries is None for way in SUMS)
+
+
+def test_rows_are_the_common_measure_of_size() -> None:
+    devices = changed(PLAIN, participation={"minimum": 1000, "size": 5000}, ddml={"batch_size": 4})
+    assert derive(BY_NAME["AnonML plus, local"], devices, 1.0).participation.size == 20_000
+    assert derive(BY_NAME["PFDS plus, local"], devices, 1.0).participation.size == 20_000
+    assert derive(BY_NAME["DDML plus, local"], devices, 1.0).participation.size == 5000
+    assert derive(BY_NAME["DDML plus, local"], STUDIES["anonml"], 1.0).ddml.batch_size == 1  # type: ignore[union-attr]
+    assert derive(BY_NAME["DDML plus, local"], STUDIES["sdq"], 1.0).ddml.batch_size == 2  # type: ignore[union-attr]
+
+
+def test_a_minimum_of_databases_becomes_one_of_people() -> None:
+    people = derive(BY_NAME["AnonML plus, local"], STUDIES["sdq"], 1.0)
+    assert (people.participation.minimum, people.participation.size) == (10_000, 20_000)
+    few = changed(STUDIES["anonml"], participation={"minimum": 5, "size": 9})
+    assert derive(BY_NAME["DDML plus, local"], few, 1.0).ddml.n_instances == 5  # type: ignore[union-attr]
+
+
+def test_the_crowd_takes_the_studys_own_figures_or_common_ones() -> None:
+    shuffled = BY_NAME["AnonML plus, shuffled"]
+    made = derive(shuffled, STUDIES["anonml"], 1.0)
+    assert (made.privacy.delta, made.participation.honest_share) == (DELTA, HONEST_SHARE)
+    own = changed(made, privacy={"delta": 1e-8}, participation={"honest_share": 0.5})
+    again = derive(shuffled, own, 2.0)
+    assert (again.privacy.delta, again.participation.honest_share) == (1e-8, 0.5)
+    assert derive(BY_NAME["PFDS plus, secure sums with delta"], own, 2.0).privacy.delta == 1e-8
+    assert derive(BY_NAME["AnonML plus, local"], own, 2.0).participation.honest_share is None
+
+
+def test_who_holds_rows_is_the_same_for_sums_of_both_protocols() -> None:
+    sdq = STUDIES["sdq"]
+    for way in SUMS:
+        made = derive(way, sdq, 1.0)
+        table = made.sdq or made.pfds
+        assert table is not None
+        assert (members_of(made), made.participation.minimum, table.max_colluders) == (10, 10, 3)
+        assert made.data == sdq.data and made.privacy.unit == "person"
+    local = derive(BY_NAME["PFDS plus, local"], sdq, 1.0)
+    assert local.pfds is not None and local.pfds.max_colluders == 0
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way.protocol in ("sdq", "pfds")], ids=lambda way: way.name)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_as_many_hold_rows_as_are_asked_for(way: Way, protocol: str) -> None:
+    study = PLAIN if protocol == "ddml" else changed(STUDIES[protocol], feature=_never_missing(STUDIES[protocol]))
+    assert members_of(derive(way, study, 1.0)) == (members_of(study) or HOLDERS)
+    made = derive(way, study, 1.0, 6)
+    assert members_of(made) == 6
+    if way.variant == "plus" and made.sdq is not None and made.sdq.learner == "tree":
+        assert made.sdq.choice == default_choice(6, made.sdq.max_colluders)
+
+
+def _never_missing(study: Study) -> list[dict[str, Any]]:
+    return [{key: value for key, value in feature.items() if key != "bins"} | {"missing": False} for feature in study.content()["feature"]]
+
+
+def test_a_sum_of_those_who_shared_by_themselves_waits_for_all() -> None:
+    # The minimum of local trust may be too small for a sum, of which two lists of survivors must have an honest signer in common.
+    assert STUDIES["pfds"].participation.minimum == 15
+    assert derive(BY_NAME["PFDS plus, secure sums"], STUDIES["pfds"], 1.0).participation.minimum == 20
+
+
+def test_the_papers_trees_choose_their_own_split_values() -> None:
+    made = derive(BY_NAME["PFDS paper, local"], PLAIN, 1.0)
+    assert made.pfds is not None and made.pfds.max_depth == 3
+    binned = changed(PLAIN, feature=[NUMBERS[0] | {"bins": (6.0, 12.0)}, *NUMBERS[1:]])
+    assert differences(binned, derive(BY_NAME["PFDS paper, local"], binned, 1.0))["feature"] == "without bins: hour"
+
+
+@pytest.mark.parametrize(("n_features", "figures"), [(1, (1, 1)), (2, (2, 1)), (3, (2, 1)), (5, (2, 2))])
+def test_the_papers_subsets_need_as_many_features(n_features: int, figures: tuple[int, int]) -> None:
+    features = [{"name": f"f{i}", "values": ("a", "b")} for i in range(n_features)]
+    study = changed(STUDIES["anonml"], feature=features)
+    made = derive(BY_NAME["AnonML paper, local"], study, 1.0).anonml
+    assert made is not None and (made.n_subsets, made.subset_size) == figures
+
+
+@pytest.mark.parametrize(
+    ("name", "tables", "why"),
+    [
+        ("AnonML plus, local", {"label": {"values": None, "range": (0, 1)}, "ddml": {"link": None}}, "anonml predicts categories, not a"),
+        ("SDQ plus, secure sums, tree", {"label": {"values": None, "range": (0, 1)}, "ddml": {"link": None}}, "sdq predicts categories"),
+        ("PFDS paper, local", {"feature": [NUMBERS[0] | {"missing": True}, *NUMBERS[1:]]}, "hour is a number that may be missing"),
+        ("PFDS plus, local", {"feature": [*NUMBERS, {"name": "words", "buckets": 64}], "ddml": {"crosses": ()}}, "words is a text"),
+    ],
+)
+def test_what_does_not_fit_says_so_in_a_sentence(name: str, tables: dict[str, Any], why: str) -> None:
+    study = changed(changed(PLAIN, ddml={"crosses": ()}), **tables)
+    with pytest.raises(SpecError) as caught:
+        derive(BY_NAME[name], study, 1.0)
+    assert why in caught.value.what and "\n" not in caught.value.what
+    assert derive(BY_NAME["DDML plus, local"], study, 1.0).label == study.label
+
+
+def test_a_study_whose_own_figures_do_not_go_with_another_number_of_holders_says_so() -> None:
+    with pytest.raises(SpecError) as caught:
+        derive(BY_NAME["SDQ plus, secure sums, tree"], STUDIES["sdq"], 1.0, 2)
+    assert caught.value.what.startswith("n_databases = 2:")
