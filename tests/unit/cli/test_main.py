@@ -104,11 +104,12 @@ def test_a_closed_or_full_output_is_no_traceback(redirection: str, code: int) ->
     assert "Traceback" not in done.stderr
 
 
-def test_a_terminal_without_our_letters_gets_others() -> None:
+def test_a_terminal_without_our_letters_gets_others(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_text(study_text("anonml"))
     env = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run([sys.executable, "-m", "shoal", "hello"], capture_output=True, text=True, env=env)
+    done = subprocess.run([sys.executable, "-m", "shoal", "check", tmp_path / "study.toml"], capture_output=True, text=True, env=env)
     assert done.returncode == 0
-    assert "\\xb1" in done.stdout
+    assert "\\u250c PRIVACY LABEL" in done.stdout
 
 
 @pytest.mark.parametrize(("arguments", "is_json"), [(["--json=true"], True), (["--", "--json"], False)])
