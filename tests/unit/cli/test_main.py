@@ -98,8 +98,10 @@ def test_a_closed_pipe_ends_it_quietly() -> None:
     ("redirection", "code"),
     [(">&-", 0), ("2>&-", 0), (">/dev/full", 1)],
 )
-def test_a_closed_or_full_output_is_no_traceback(redirection: str, code: int) -> None:
-    done = subprocess.run(["bash", "-c", f"{sys.executable} -m shoal hello {redirection}"], capture_output=True, text=True)
+def test_a_closed_or_full_output_is_no_traceback(redirection: str, code: int, tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_text(study_text("anonml"))
+    command = f"{sys.executable} -m shoal check {tmp_path}/study.toml {redirection}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert done.returncode == code
     assert "Traceback" not in done.stderr
 
