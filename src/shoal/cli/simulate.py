@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shlex
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -18,6 +19,7 @@ from shoal import __version__
 from shoal.cli.check import read_table
 from shoal.cli.new import write_directory
 from shoal.cli.output import emit
+from shoal.cli.progress import counting
 from shoal.cli.simulate_files import files_of, record_of
 from shoal.cli.simulate_releases import write_releases
 from shoal.cli.simulate_view import describe
@@ -26,7 +28,7 @@ from shoal.errors import ShoalError, UsageError
 from shoal.names import shell_word, shown
 from shoal.protocols.ddml.population import Traffic
 from shoal.releases.artefact import DOCUMENT
-from shoal.sim.engines import check_engine, run_all
+from shoal.sim.engines import check_engine, interruptions_held, run_all
 from shoal.sim.protocols import params_for, yardsticks
 from shoal.sim.runs import Split, Task, split_rows
 from shoal.sim.sweep import Point, grid, parse_sweeps
@@ -40,7 +42,8 @@ MAX_IN_FLIGHT = 10_000
 _BUDGET = ("epsilon", "delta")
 _PRICES = ("total", "charged", "paper_epsilon", "central")
 REMARK = (
-    "a simulation: nothing was sent, and these rows are not protected by it; scores and yardsticks were computed on the rows themselves"
+    "a simulation: nothing was sent, and these rows are not protected by it; "
+    "scores, yardsticks and details were computed on the rows themselves"
 )
 
 
@@ -89,6 +92,7 @@ def simulate(
         local, or dask:ADDRESS of a cluster on this machine or behind tls://, inside your own trust domain: the rows travel to it.
     out
         A new directory for run.json, which is what --json prints, and model.json: simulated, true, and model, that of the first run.
+        What the first run of each point shows besides its scores is under details: what shoal report draws.
         A tree is there as tree.txt and tree.svg too, and what pfds releases as a signed release, marked as a simulation; there is none
         where fewer take part than the study's minimum.
     dropout
@@ -115,7 +119,7 @@ def simulate(
         raise UsageError("USAGE-001", what, fix="Leave it out.")
     check_engine(jobs, engine)
     if out is not None:
-        _try_out(out)
+        try_out(out)
     points = grid(spec, sweeps)
     params = [params_for(point.study, without_perturbation=without_perturbation) for point in points]
     prices = [_price(point.study, without_perturbation) for point in points]
@@ -126,7 +130,8 @@ def simulate(
     begun = clock.now()
     traffic = Traffic(in_flight, order)
     tasks = [Task(one, seed, repeat, dropout, traffic) for one in params for repeat in range(repeats)]
-    outcomes = run_all(tasks, split, jobs, engine)
+    with counting("runs", len(tasks)) as done:
+        outcomes = run_all(tasks, split, jobs, engine, done)
     seconds = (clock.now() - begun).total_seconds()
     runs = [outcomes[i * repeats : (i + 1) * repeats] for i in range(len(points))]
     command = ["shoal", "simulate", str(study), "--data", data, "--seed", str(seed), "--repeats", str(repeats)]
@@ -153,7 +158,7 @@ def simulate(
         "order": order,
         "device": device,
         "holder": holder,
-        "versions": _versions(),
+        "versions": versions(),
         "rows": {"asked": len(split.labels), "unseen": len(split.unseen_labels), "declared": spec.participation.size},
         "points": [record_of(*each) for each in zip(points, params, prices, runs, strict=True)],
         **{name: asdict(scores) for name, scores in held_against.items()},
@@ -168,8 +173,7 @@ def simulate(
     enough = [outcomes[0].people >= point.study.participation.minimum for point, outcomes in zip(points, runs, strict=True)]
     releases = list(compress(zip(points, tasks[::repeats], strict=True), enough)) if is_released else []
     failure = None if out is None else _write(out, files, releases, split)
-    base = f"shoal simulate {shell_word(study)} --data {shell_word(data)}"
-    next_command = f"{base} --sweep epsilon=0.5,1,2,4" if not sweeps else f"shoal check {shell_word(study)}"
+    next_command = _next(study, data, None if failure else out, is_sweep=bool(sweeps))
     text = describe(result) + ("" if out is None or failure else f"\nwrote     {_written(out, files)}")
     # What took hours is told even where it could not be kept.
     emit(result | ({"error": failure.to_dict()} if failure else {}), text, json=json, next_command=next_command)
@@ -197,7 +201,7 @@ def _check_devices(study: Study, in_flight: int, order: str, device: str | None)
         raise UsageError("USAGE-001", what, fix="Leave them out.")
 
 
-def _try_out(out: Path) -> None:
+def try_out(out: Path) -> None:
     """Before hours are spent: write the directory as it will be written at the end, with nothing in it, and take it away again."""
     is_new = not os.path.lexists(out)
     write_directory(out, {})
@@ -205,14 +209,40 @@ def _try_out(out: Path) -> None:
         out.rmdir()
 
 
+def _next(study: Path, data: str, out: Path | None, *, is_sweep: bool) -> str:
+    if out is not None:
+        return f"shoal report {shell_word(out)}"
+    if is_sweep:
+        return f"shoal check {shell_word(study)}"
+    return f"shoal simulate {shell_word(study)} --data {shell_word(data)} --sweep epsilon=0.5,1,2,4"
+
+
 def _write(out: Path, files: dict[str, str], releases: Sequence[tuple[Point, Task]], split: Split) -> ShoalError | None:
+    is_new = not os.path.lexists(out)
     try:
         write_directory(out, files)
-        for point, task in releases:
-            write_releases(out / point.name, point.study, task, split)
+        try:
+            for point, task in releases:
+                write_releases(out / point.name, point.study, task, split)
+        except BaseException:
+            # A run without its releases would be taken for a study that was given up.
+            with interruptions_held():
+                _take_away(out, is_new)
+            raise
     except ShoalError as error:
         return error
     return None
+
+
+def _take_away(out: Path, is_new: bool) -> None:
+    """What was written into a directory, and the directory itself where it was not there before."""
+    for entry in out.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    if is_new:
+        out.rmdir()
 
 
 def _written(out: Path, files: dict[str, str]) -> str:
@@ -240,7 +270,7 @@ def _f1_of(study: Study) -> str | None:
     return str(values[1]) if len(values) == 2 else None
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     versions = {"shoal": __version__, "python": platform.python_version(), "numpy": np.__version__}
     for name in ("scikit-learn", "numba", "distributed"):
         try:

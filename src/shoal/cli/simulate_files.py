@@ -19,7 +19,7 @@ _SCREEN = 40
 
 
 def record_of(point: Point, params: Params, price: dict[str, Any], outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """What came of a point's runs, as plain data; people, answers, rows and tree are those of the first."""
+    """What came of a point's runs, as plain data; people, answers, rows, tree and details are those of the first."""
     first = outcomes[0]
     tree = tree_of(params, first)
     return {
@@ -36,6 +36,7 @@ def record_of(point: Point, params: Params, price: dict[str, Any], outcomes: Seq
         **_at_home([outcome.at_home for outcome in outcomes if outcome.at_home is not None]),
         "model": _name(point, "model.json"),
         **({} if tree is None else {"tree": _in_short(tree)}),
+        "details": first.details,
     }
 
 

@@ -7,9 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.errors import UsageError
+from shoal.protocols.anonml.aggregator import answers_by_phase
 from shoal.protocols.anonml.analysis import phase_names
+from shoal.protocols.anonml.assignment import draw_words
+from shoal.protocols.anonml.paper import PaperScript
 from shoal.protocols.anonml.params import Params, Plus
-from shoal.protocols.anonml.population import make_script, simulate
+from shoal.protocols.anonml.plus import PlusScript
+from shoal.protocols.anonml.population import collect, make_script
+from shoal.protocols.anonml.questions import Rows
+from shoal.sim.details import calibration, participation
+from shoal.sim.details_anonml import histograms, model_weights
 from shoal.sim.runs import Outcome, Split, Task, who_stays
 from shoal.sim.scores import Yardsticks, most_common, scores_of, without_privacy
 from shoal.study.anonml import params_of
@@ -57,6 +64,20 @@ def run(task: Task, split: Split) -> Outcome:
     script = make_script(params, task.entropy.spawn("digest").bytes(32))
     stays = who_stays(len(split.labels), task)
     columns = {name: column[stays] for name, column in split.asked.items()}
-    learned = simulate(script, columns, split.labels[stays], task.entropy.spawn("answers"))
-    scores = scores_of(learned.model.probabilities(split.unseen), learned.model.decide(split.unseen), split.unseen_labels)
-    return Outcome(scores, int(stays.sum()), learned.answers, learned.model.to_plain())
+    entropy, labels = task.entropy.spawn("answers"), split.labels[stays]
+    rows = Rows(columns, labels, draw_words(len(labels), entropy))
+    tallies = collect(script, rows, entropy)
+    model, answers = script.learn(tallies, entropy), answers_by_phase(tallies)
+    chances = model.probabilities(split.unseen)
+    scores = scores_of(chances, model.decide(split.unseen), split.unseen_labels)
+    outcome = Outcome(scores, len(labels), answers, model.to_plain())
+    if task.repeat:
+        return outcome
+    assert isinstance(script, PlusScript | PaperScript)
+    details = {
+        "participation": participation(len(stays), len(labels), zip(phase_names(script), answers, strict=True)),
+        "calibration": calibration(model.classes, chances, split.unseen_labels),
+        "histograms": histograms(script, tallies, rows, model),
+        "weights": model_weights(model),
+    }
+    return outcome.with_details(details)

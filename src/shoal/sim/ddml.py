@@ -15,6 +15,8 @@ from shoal.protocols.ddml.model import GLM
 from shoal.protocols.ddml.params import Params
 from shoal.protocols.ddml.population import Devices, simulate
 from shoal.protocols.ddml.step import make_step
+from shoal.sim.details import calibration_of, participation
+from shoal.sim.details_ddml import Looks, model_weights, spread
 from shoal.sim.runs import Outcome, Split, Task, who_stays
 from shoal.sim.scores import (
     Errors,
@@ -96,12 +98,25 @@ def run(task: Task, split: Split) -> Outcome:
     params = task.params
     assert isinstance(params, Params)
     whose = whose_rows(params, split)
-    stays = who_stays(int(whose.max()) + 1, task)[whose]
+    n_devices = int(whose.max()) + 1
+    stays = who_stays(n_devices, task)[whose]
     columns = {name: column[stays] for name, column in split.asked.items()}
     holders = None if split.holders is None else np.unique(whose[stays], return_inverse=True)[1]
     devices = Devices.of(params, columns, split.labels[stays], holders)
-    trained = simulate(params, devices, task.entropy.spawn("updates"), traffic=task.traffic)
-    return Outcome(scores(params, trained.model, split), len(devices), (trained.n_merged,), trained.model.to_plain())
+    looks = Looks(params, 0 if task.repeat else len(devices) * params.n_updates)
+    entropy = task.entropy.spawn("updates")
+    trained = simulate(params, devices, entropy, traffic=task.traffic, trace=looks, trace_every=looks.every)
+    model = trained.model
+    outcome = Outcome(scores(params, model, split), len(devices), (trained.n_merged,), model.to_plain())
+    if task.repeat:
+        return outcome
+    details = {
+        "participation": participation(n_devices, len(devices), [("updates", trained.n_merged)]),
+        "calibration": calibration_of(model, split.unseen, split.unseen_labels),
+        "weights": model_weights(model),
+        "spread": spread(params, task.traffic.in_flight, looks),
+    }
+    return outcome.with_details(details)
 
 
 def whose_rows(params: Params, split: Split) -> Ints:

@@ -6,11 +6,12 @@ A run is a function of its task and of the rows, so that the result is the same 
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
@@ -25,10 +26,21 @@ from shoal.sim.runs import Outcome, Split, Task
 PATIENCE = 10.0
 """Seconds to wait for a cluster and for its first worker."""
 
+_LARGEST_ROWS = 1 << 40
+"""Bytes of rows of which a cluster warns: it is told of them once, and there is no way around it."""
+
 _adopted: list[Split] = []
 
 
-def run_all(tasks: Sequence[Task], split: Split, jobs: int = 1, engine: str = "local") -> list[Outcome]:
+Done = Callable[[], None]
+"""What is called after each run."""
+
+
+def _nothing() -> None:
+    """Nobody waits for news."""
+
+
+def run_all(tasks: Sequence[Task], split: Split, jobs: int = 1, engine: str = "local", done: Done = _nothing) -> list[Outcome]:
     """Carry out all runs, and give their outcomes in the order of the tasks.
 
     Parameters
@@ -39,11 +51,19 @@ def run_all(tasks: Sequence[Task], split: Split, jobs: int = 1, engine: str = "l
         Processes of this machine; 1 for none but this one.
     engine
         ``"local"``, or ``"dask:ADDRESS"`` of a cluster's scheduler, on loopback or with TLS: the rows travel to it.
+    done
+        Called in this thread whenever one more run has come to its end.
     """
     check_engine(jobs, engine)
     if engine != "local":
-        return _on_dask(tasks, split, address_of(engine))
-    return _in_processes(tasks, split, jobs) if jobs > 1 else [run(task, split) for task in tasks]
+        return _on_dask(tasks, split, address_of(engine), done)
+    return _in_processes(tasks, split, jobs, done) if jobs > 1 else [_here(task, split, done) for task in tasks]
+
+
+def _here(task: Task, split: Split, done: Done) -> Outcome:
+    outcome = run(task, split)
+    done()
+    return outcome
 
 
 def check_engine(jobs: int, engine: str) -> None:
@@ -95,10 +115,13 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _in_processes(tasks: Sequence[Task], split: Split, jobs: int) -> list[Outcome]:
+def _in_processes(tasks: Sequence[Task], split: Split, jobs: int, done: Done) -> list[Outcome]:
     pool = ProcessPoolExecutor(min(jobs, len(tasks)), get_context("spawn"), initializer=serve, initargs=(split,))
     try:
         futures = [_submitted(pool, task) for task in tasks]
+        for future in as_completed(futures):
+            future.result()
+            done()
         return [future.result() for future in futures]
     except BrokenProcessPool:
         why = "It was ended from outside, or there was no memory left."
@@ -156,7 +179,7 @@ def run_adopted(task: Task) -> Outcome:
     return run(task, _adopted[0])
 
 
-def _on_dask(tasks: Sequence[Task], split: Split, address: str) -> list[Outcome]:
+def _on_dask(tasks: Sequence[Task], split: Split, address: str, done: Done) -> list[Outcome]:
     distributed = _distributed()
     try:
         client = distributed.Client(address, timeout=PATIENCE, set_as_default=False)
@@ -164,14 +187,44 @@ def _on_dask(tasks: Sequence[Task], split: Split, address: str) -> list[Outcome]
         raise _unreachable(
             address, f"It did not answer within {PATIENCE:g} seconds, or not as a cluster does ({type(error).__name__})."
         ) from None
-    with client:
+    with _quiet(), client:
         try:
             client.wait_for_workers(1, timeout=PATIENCE)
-            rows = client.scatter(split, broadcast=True)
-            outcomes: list[Outcome] = client.gather(client.map(run, tasks, [rows] * len(tasks), pure=False))
+            return _outcomes(client, tasks, split, done)
         except (OSError, distributed.KilledWorker, distributed.CancelledError) as error:
             raise _unreachable(address, f"It has no workers, or they have gone ({type(error).__name__}).") from None
-    return outcomes
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Dask tells of every result that has to be made again, and of a scheduler that has gone; we say it in words of our own, if at all."""
+    logger = logging.getLogger("distributed.client")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _outcomes(client: Any, tasks: Sequence[Task], split: Split, done: Done) -> list[Outcome]:
+    import dask
+
+    # Rows that are scattered are gone with the workers that hold them. Those that a task gives are made again wherever they are missed.
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": f"{_LARGEST_ROWS}B"}):
+        rows = client.submit(held, split, pure=False)
+    futures = client.map(run, tasks, [rows] * len(tasks), pure=False)
+    place = {future.key: i for i, future in enumerate(futures)}
+    found: dict[int, Outcome] = {}
+    for future in _distributed().as_completed(futures, loop=client.loop):
+        found[place[future.key]] = future.result()
+        done()
+    return [found[i] for i in range(len(tasks))]
+
+
+def held(split: Split) -> Split:
+    """The rows, as what a worker of a cluster has worked out."""
+    return split
 
 
 def _distributed() -> Any:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from shoal.entropy import SeededEntropy
 from shoal.protocols.pfds import local
@@ -19,6 +20,9 @@ from shoal.protocols.pfds.paper_population import simulate_paper
 from shoal.protocols.pfds.params import Ints, Params, Rows
 from shoal.protocols.pfds.population import simulate
 from shoal.protocols.pfds.tree import depth_of
+from shoal.sim.details import calibration_of, participation
+from shoal.sim.details_exposure import pfds_exposure
+from shoal.sim.details_pfds import MOST_ROWS, histograms, marginals, model_weights, questions, regression
 from shoal.sim.holders import holders_of, is_used, who_answers
 from shoal.sim.runs import Outcome, Split, Task
 from shoal.sim.scores import (
@@ -88,18 +92,29 @@ class Shared:
         Variant paper: the released rows of each sharer. Those of variant plus are drawn from its model.
     sharers
         Who shares.
-    whose
-        ``(n,)`` the holder of each row.
-    n_rows
-        How many rows the sharers used.
+    rows
+        All rows to learn from, in the public coding, with whose they are.
+    used
+        ``(n,)`` which of them the sharers used.
     """
 
     model: Model
     answers: tuple[Ints, ...]
     datasets: tuple[Dataset, ...]
     sharers: tuple[int, ...]
-    whose: Ints
-    n_rows: int
+    rows: Rows
+    used: npt.NDArray[np.bool_]
+
+    @property
+    def whose(self) -> Ints:
+        """``(n,)`` the holder of each row."""
+        assert self.rows.whose is not None
+        return self.rows.whose
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows the sharers used."""
+        return int(self.used.sum())
 
     def released(self, params: Params, task: Task) -> tuple[Dataset, ...]:
         """The released rows: of the pool as many as were declared, or those of each sharer."""
@@ -115,14 +130,18 @@ def share(task: Task, split: Split) -> Shared:
     there = who_answers(members, task, is_sum=params.trust == "secure-sum")
     sharers = tuple(np.flatnonzero(there).tolist())
     used = is_used(whose, split.people, params.max_rows)
-    columns = {name: column[used] for name, column in split.asked.items()}
-    labels, owners, n_rows = split.labels[used], whose[used], int(there[whose[used]].sum())
+    rows, by_sharers = Rows.of(params, split.asked, split.labels, whose), used & there[whose]
     if params.variant == "paper":
-        datasets = simulate_paper(params, columns, labels, owners, task.entropy.spawn("answers"), sharers).datasets
-        return Shared(released_model(params, _together(params, datasets)), (), datasets, sharers, whose, n_rows)
-    digest = task.entropy.spawn("digest").bytes(_DIGEST_BYTES)
-    learned = simulate(params, Rows.of(params, columns, labels, owners), digest, task.entropy.spawn("answers"), sharers=sharers)
-    return Shared(learned.model, learned.answers, (), sharers, whose, n_rows)
+        columns = {name: column[used] for name, column in split.asked.items()}
+        datasets = simulate_paper(params, columns, split.labels[used], whose[used], task.entropy.spawn("answers"), sharers).datasets
+        return Shared(released_model(params, _together(params, datasets)), (), datasets, sharers, rows, by_sharers)
+    learned = simulate(params, rows.take(used), _digest(task), task.entropy.spawn("answers"), sharers=sharers)
+    return Shared(learned.model, learned.answers, (), sharers, rows, by_sharers)
+
+
+def _digest(task: Task) -> bytes:
+    """What stands for the digest of the manifest, which is not known before its keys are."""
+    return task.entropy.spawn("digest").bytes(_DIGEST_BYTES)
 
 
 def run(task: Task, split: Split) -> Outcome:
@@ -132,13 +151,32 @@ def run(task: Task, split: Split) -> Outcome:
     sizes = tuple(map(len, shared.datasets or shared.answers))
     followed = homes(params, split, shared, task.entropy.spawn("homes"))
     scores = _scores(params, shared.model, split)
-    return Outcome(scores, len(shared.sharers), sizes, shared.model.to_plain(), shared.n_rows, followed)
+    outcome = Outcome(scores, len(shared.sharers), sizes, shared.model.to_plain(), shared.n_rows, followed)
+    return outcome if task.repeat else outcome.with_details(_details(params, task, split, shared))
+
+
+def _details(params: Params, task: Task, split: Split, shared: Shared) -> dict[str, Any]:
+    """What a run shows besides its scores."""
+    sharers, real = shared.sharers, shared.rows.take(shared.used)
+    released = _together(params, shared.released(replace(params, size=min(params.size, MOST_ROWS)), task))
+    # What variant paper learns is that very regression on released rows.
+    models = {"synthetic": shared.model if params.variant == "paper" else regression(params, released), "real": regression(params, real)}
+    trained = {name: asdict(_scores(params, model, split)) for name, model in models.items() if model is not None}
+    return {
+        "participation": participation(params.n_holders, len(sharers), [(name, len(sharers)) for name in questions(params)]),
+        "calibration": calibration_of(shared.model, split.unseen, split.unseen_labels),
+        "histograms": histograms(params, _digest(task), shared.answers, sharers, real),
+        "weights": model_weights(shared.model),
+        "exposure": pfds_exposure(params),
+        "marginals": marginals(params, released, real),
+        "train_on_released": trained if len(trained) == len(models) else {},
+    }
 
 
 def homes(params: Params, split: Split, shared: Shared, entropy: SeededEntropy) -> AtHome:
     """How well home models do, those of holders who dropped out among them: they read the release too."""
     followed = np.sort(np.argsort(entropy.words(params.n_holders, np.uint64), kind="stable")[:MOST_HOMES]).tolist()
-    rows, released = Rows.of(params, split.asked, split.labels), _together(params, shared.datasets)
+    rows, released = shared.rows, _together(params, shared.datasets)
     home, own = [], []
     for holder in followed:
         mine = rows.take(shared.whose == holder)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,8 @@ class Outcome:
         Of SDQ and PFDS: rows that were counted.
     at_home
         Of PFDS: what holders have at home.
+    details
+        Of the first repeat: what the run shows besides its scores, as plain data. Nothing that is empty.
     """
 
     scores: Scores | Errors
@@ -108,6 +111,11 @@ class Outcome:
     model: dict[str, Any] = field(repr=False)
     n_rows: int | None = None
     at_home: AtHome | None = None
+    details: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def with_details(self, details: Mapping[str, Any]) -> Outcome:
+        """The same, with what it shows; what the protocol has nothing to say about is left out."""
+        return replace(self, details={name: told for name, told in details.items() if told})
 
 
 def split_rows(schema: Schema, columns: Columns, seed: int, holder: str | None = None, person: str | None = None) -> Split:

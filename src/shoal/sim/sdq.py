@@ -13,6 +13,10 @@ from shoal.entropy import SeededEntropy
 from shoal.protocols.sdq.params import Params, Table
 from shoal.protocols.sdq.population import simulate
 from shoal.protocols.sdq.scripts import script_of
+from shoal.sim.details import calibration, participation
+from shoal.sim.details_anonml import model_weights
+from shoal.sim.details_exposure import sdq_exposure
+from shoal.sim.details_sdq import histograms, questions
 from shoal.sim.holders import holders_of, is_used, who_answers
 from shoal.sim.runs import Outcome, Split, Task
 from shoal.sim.scores import Scores, Yardsticks, most_common, scores_of, without_privacy
@@ -70,9 +74,22 @@ def run(task: Task, split: Split) -> Outcome:
     used = answers[whose] & is_used(whose, split.people, params.max_rows)
     columns = {name: column[used] for name, column in split.asked.items()}
     table = Table.of(params, columns, split.labels[used], whose[used])
-    trained = simulate(script_of(params), table, task.entropy.spawn("answers"), int(answers.sum()))
-    learned = tuple(map(len, trained.answers))
-    return Outcome(_scores(trained.model, split), int(answers.sum()), learned, trained.model.to_plain(), len(table))
+    script, n_answering = script_of(params), int(answers.sum())
+    trained = simulate(script, table, task.entropy.spawn("answers"), n_answering)
+    model, learned = trained.model, tuple(map(len, trained.answers))
+    chances = model.probabilities(split.unseen)
+    scores = scores_of(chances, model.decide(split.unseen), split.unseen_labels)
+    outcome = Outcome(scores, n_answering, learned, model.to_plain(), len(table))
+    if task.repeat:
+        return outcome
+    details = {
+        "participation": participation(params.n_databases, n_answering, [(name, n_answering) for name in questions(script, len(learned))]),
+        "calibration": calibration(params.label.values, chances, split.unseen_labels),
+        "histograms": histograms(script, trained, table, n_answering),
+        "weights": model_weights(model),
+        "exposure": sdq_exposure(script),
+    }
+    return outcome.with_details(details)
 
 
 def members_of(params: Params) -> Members:

@@ -44,7 +44,7 @@ def test_prints_the_study_between_guessing_and_no_privacy(home: Path, capsys: py
     assert "price     epsilon 2.0 by plain sum of 1 release (unit person, relation replace, against everyone)" in printed
     assert "answers   answers 600 (first run)" in printed
     assert (
-        "note      a simulation: nothing was sent, and these rows are not protected by it; scores and yardsticks were computed" in printed
+        "note      a simulation: nothing was sent, and these rows are not protected by it; scores, yardsticks and details were" in printed
     )
     assert "measures  f1 is that of class yes\n" in printed
     rows = [line for line in printed.splitlines() if line.startswith(("this study ", "most common class ", "without privacy "))]
@@ -207,7 +207,8 @@ def test_one_run_has_no_standard_error(home: Path, capsys: pytest.CaptureFixture
 
 def test_writes_the_run_and_the_first_models(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate(home, "--out", str(home / "one")) == 0
-    assert f"wrote     {home}/one: run.json, model.json" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"wrote     {home}/one: run.json, model.json" in printed and printed.endswith(f"\nnext      shoal report {home}/one\n")
     written = json.loads((home / "one" / "run.json").read_text())
     assert written["digest"] == Manifest(load(home / "study.toml")).digest.hex() and written["seed"] == 0
     assert {"shoal", "python", "numpy", "scikit-learn"} <= set(written["versions"])
@@ -218,6 +219,18 @@ def test_writes_the_run_and_the_first_models(home: Path, capsys: pytest.CaptureF
     result = told(home, capsys, "--sweep", "epsilon=0.5,1", "--out", str(home / "two"))
     assert sorted(path.name for path in (home / "two").iterdir()) == ["epsilon=0.5", "epsilon=1", "run.json"]
     assert all((home / "two" / point["model"]).is_file() for point in result["points"])
+
+
+def test_each_point_has_the_details_of_its_first_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    swept = told(home, capsys, "--sweep", "epsilon=0.5,4", "--dropout", "0.25", "--out", str(home / "one"))
+    for point in swept["points"]:
+        details = point["details"]
+        assert details.keys() == {"participation", "calibration", "histograms", "weights"}
+        assert details["participation"]["asked"] == 600 and details["participation"]["answered"] == point["people"]
+        assert sum(one["n"] for one in details["calibration"]["bins"]) == swept["rows"]["unseen"]
+    assert swept["points"][0]["details"] != swept["points"][1]["details"]
+    [alone] = told(home, capsys, "--sweep", "epsilon=4", "--dropout", "0.25")["points"]
+    assert alone["details"] == swept["points"][1]["details"]
 
 
 def test_a_run_can_be_repeated_from_what_was_written(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -274,6 +287,7 @@ def test_what_cannot_be_kept_is_still_told(
         assert result["error"]["code"] == "NEW-001" and result["points"][0]["scores"] and printed.err == ""
     else:
         assert "this study " in printed.out and "wrote" not in printed.out and printed.err.startswith("NEW-001")
+        assert "shoal report" not in printed.out
     assert (home / "one").read_text() == "theirs"
 
 
@@ -354,4 +368,4 @@ def test_versions_name_only_what_is_there(monkeypatch: pytest.MonkeyPatch) -> No
         raise command.PackageNotFoundError(name)
 
     monkeypatch.setattr(command, "version", nothing)
-    assert set(command._versions()) == {"shoal", "python", "numpy"}
+    assert set(command.versions()) == {"shoal", "python", "numpy"}

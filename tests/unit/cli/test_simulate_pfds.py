@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from shoal.cli import simulate as command
 from shoal.cli.main import run
 from shoal.entropy import SeededEntropy
+from shoal.errors import StoreError
 from shoal.protocols.pfds.model import from_plain
 from shoal.releases.artefact import read
 from shoal.study.load import parse
@@ -236,3 +239,24 @@ def test_without_noise_no_delta_is_varied(home: Path, capsys: pytest.CaptureFixt
     write(home, SUMS)
     assert simulate(home, "--without-perturbation", "--sweep", "delta=1e-6,1e-8") == 2
     assert "there is no epsilon or delta that could be varied" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize(("trouble", "code"), [(KeyboardInterrupt(), 130), (StoreError("REL-001", "The disk is full."), 1)])
+def test_what_breaks_off_between_releases_leaves_nothing(
+    trouble: BaseException, code: int, is_there: bool, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = command.write_releases
+
+    def break_off_at_the_second(directory: Path, *arguments: Any) -> None:
+        if directory.name == "epsilon=2":
+            raise trouble
+        real(directory, *arguments)
+
+    monkeypatch.setattr(command, "write_releases", break_off_at_the_second)
+    if is_there:
+        (home / "one").mkdir()
+    before = sorted(home.rglob("*"))
+    assert simulate(home, "--sweep", "epsilon=1,2", "--out", str(home / "one")) == code
+    assert sorted(home.rglob("*")) == before
+    assert "wrote" not in capsys.readouterr().out

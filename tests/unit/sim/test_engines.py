@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,6 +42,20 @@ def test_processes_give_what_one_process_gives() -> None:
     assert run_all(TASKS, SPLIT) == ALONE
     assert run_all(TASKS, SPLIT, jobs=2) == ALONE
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_whoever_waits_is_told_of_each_run(jobs: int) -> None:
+    told: list[None] = []
+    run_all(TASKS, SPLIT, jobs, done=lambda: told.append(None))
+    assert len(told) == len(TASKS)
+
+
+def test_a_run_that_fails_is_not_told_of_as_done() -> None:
+    told: list[None] = []
+    with pytest.raises(ShoalError) as error:
+        run_all([TASKS[0], replace(TASKS[1], dropout=1 - 1e-12)], SPLIT, done=lambda: told.append(None))
+    assert error.value.code == "SIM-003" and len(told) == 1
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
@@ -183,7 +198,16 @@ def scheduler() -> Iterator[Any]:
 
 def test_a_cluster_gives_what_one_process_gives(scheduler: Any) -> None:
     scheduler.scale(1)
-    assert run_all(TASKS, SPLIT, engine=f"dask:{scheduler.scheduler_address}") == ALONE
+    told: list[None] = []
+    assert run_all(TASKS, SPLIT, engine=f"dask:{scheduler.scheduler_address}", done=lambda: told.append(None)) == ALONE
+    assert len(told) == len(TASKS)
+
+
+def test_what_fails_on_a_cluster_is_said_in_the_same_words(scheduler: Any) -> None:
+    scheduler.scale(1)
+    with pytest.raises(ShoalError) as error:
+        run_all([replace(TASKS[0], dropout=1 - 1e-12)], SPLIT, engine=f"dask:{scheduler.scheduler_address}")
+    assert error.value.code == "SIM-003" and "nobody" in error.value.what
 
 
 def test_a_cluster_without_workers_is_told_of(scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,9 @@ from pfds_cases import STUDIES, make, pooled_rows, saved
 from pfds_sharing import STUDIES as TREES
 from pfds_sharing import points_of
 from pfds_sums import parted
+from shoal.entropy import SeededEntropy
 from shoal.errors import SpecError
+from shoal.protocols.base import run_local
 from shoal.protocols.pfds.reader import Reader
 from shoal.protocols.pfds.summing_aggregator import SummingAggregator
 from shoal.protocols.pfds.summing_peer import SummingPeer
@@ -72,3 +74,10 @@ def test_so_it_is_with_trees(n: int) -> None:
     points = points_of(params)
     with pytest.raises(SpecError, match=f"{n} holders were given to a study that has n_holders = 4"):
         paper_machines(params, [*points, points[0]][:n])
+
+
+def test_trees_are_shared_by_all_and_read_by_others() -> None:
+    params = TREES["classes"]
+    results = run_local(*paper_machines(params, points_of(params), n_readers=1), SeededEntropy(1)).results
+    names = [f"peer-{i}" for i in range(params.n_holders)]
+    assert all(list(results[name].datasets) == names for name in ("peer-0", "reader-0"))

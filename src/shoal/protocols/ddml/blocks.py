@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -143,3 +144,24 @@ class State(NamedTuple):
     scratch: Floats
     scores: Floats
     counts: Ints
+
+
+def pieces(block: Block, n_before: int, every: int) -> Iterator[Block]:
+    """The block in pieces that end after every so many updates, counted with those before it; the block itself where that is 0.
+
+    Notes
+    -----
+    What is random about the updates is drawn already, so that they come to the same in pieces as they do at once.
+    """
+    n = len(block.arrivals.devices)
+    start = 0
+    while start < n:
+        end = min(n, start + every - (n_before + start) % every) if every else n
+        part, draws = slice(start, end), block.draws
+        yield Block(
+            block.rows,
+            block.row_starts[start : end + 1],
+            Arrivals(*(field[part] for field in block.arrivals)),
+            Draws(draws.noise, draws.normals, draws.offsets[part], draws.signs[part], draws.alignments[part], draws.coins[part]),
+        )
+        start = end

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from shoal.entropy import Entropy
 from shoal.errors import UsageError
 from shoal.protocols.ddml import kernel, plain
-from shoal.protocols.ddml.blocks import ADDITIVE, BARE, CLOSEST, LINKS, Block, Rule, State, Table
+from shoal.protocols.ddml.blocks import ADDITIVE, BARE, CLOSEST, LINKS, Block, Rule, State, Table, pieces
 from shoal.protocols.ddml.design import Columns, Floats, Inputs
 from shoal.protocols.ddml.judging import epoch_of
 from shoal.protocols.ddml.merging import Weights, initial, steady_variance
@@ -30,6 +30,7 @@ from shoal.protocols.ddml.supply import Supply
 
 Engine = Literal["numba", "numpy"]
 Watch = Callable[[int, Floats], None]
+Trace = Callable[[int, Weights], None]
 
 _BLOCK, _BLOCK_WEIGHTS = 1 << 13, 1 << 22
 """Updates and weights of updates that are drawn at a time, at most."""
@@ -136,6 +137,8 @@ def simulate(
     start: Weights | None = None,
     watch: Watch | None = None,
     every: int = 0,
+    trace: Trace | None = None,
+    trace_every: int = 0,
     engine: Engine | None = None,
 ) -> Trained:
     """Let every device send as many updates as the study says, and give what was learned.
@@ -159,6 +162,8 @@ def simulate(
     watch, every
         Called after every so many updates with their number and the weights ``(C, d)`` of the model so far. Blocks end there, so that
         the same seed with another ``every`` is another run.
+    trace, trace_every
+        Called after every so many updates with their number and the instances ``(k, p)``, in units of the grid. It leaves the run as it is.
     engine
         ``"numba"`` or ``"numpy"``; None for whichever is there and sooner done. Both give the same, but for the last bit of a sum here and
         there, which can move a weight by a unit of the grid.
@@ -186,8 +191,12 @@ def simulate(
         if not arrivals.devices.size:
             break
         rows = pick_rows(devices.starts, arrivals.devices, params.batch_size, entropy)
-        run(step, rule, Block(*rows, arrivals, supply.take(len(arrivals.devices))), state)
-        n_seen += len(arrivals.devices)
+        block = Block(*rows, arrivals, supply.take(len(arrivals.devices)))
+        for piece in pieces(block, n_seen, trace_every):
+            run(step, rule, piece, state)
+            n_seen += len(piece.arrivals.devices)
+            if trace is not None and trace_every and n_seen % trace_every == 0:
+                trace(n_seen, state.models[: way.n_instances])
         if watch is not None and every and n_seen % every == 0:
             watch(n_seen, _model(params, way, state).weights)
     return Trained(_model(params, way, state), state.models[: way.n_instances], int(state.counts[0]))

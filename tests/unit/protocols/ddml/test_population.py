@@ -191,6 +191,21 @@ def test_the_model_is_looked_at_every_so_often() -> None:
     assert (last[0] == final.model.weights).all()
 
 
+@pytest.mark.parametrize("name", ["closest", "weight", "classes", "words"])
+def test_a_trace_sees_the_instances_and_leaves_the_run_as_it_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = STUDIES[name]
+    devices = Devices.of(params, *people(params.schema, 400))
+    options: dict[str, Any] = {"traffic": Traffic(5), "engine": "numpy"}
+    monkeypatch.setattr(population, "_BLOCK", 90)  # no multiple of what follows, so that pieces end inside of blocks and at their ends
+    alone = run(params, devices, **options)
+    seen: list[tuple[int, npt.NDArray[Any]]] = []
+    traced = run(params, devices, trace=lambda n, instances: seen.append((n, instances.copy())), trace_every=40, **options)
+    assert same(alone, traced) and alone.n_merged == traced.n_merged
+    assert [n for n, _ in seen] == list(range(40, alone.n_merged + 1, 40))
+    assert (seen[-1][1] == alone.instances).all()
+    assert len({instances.tobytes() for _, instances in seen}) == len(seen)
+
+
 def test_large_models_are_run_in_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one pass in order and one instance nothing but noise is drawn, and the blocks do not show."""
     params = Params(LINE, math.inf, 400, n_instances=1)
