@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from shoal.cli.model_view import in_short
 from shoal.protocols.sdq.model import Tree, from_plain
 from shoal.protocols.sdq.params import Params as SDQParams
 from shoal.sim.protocols import facts
 from shoal.sim.runs import Outcome, Params
 from shoal.sim.scores import AtHome, Errors, Scores, mean_of
 from shoal.sim.sweep import Point, summary
-
-_SCREEN = 40
-"""So many lines of a tree are shown."""
 
 
 def record_of(point: Point, params: Params, price: dict[str, Any], outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -35,7 +33,7 @@ def record_of(point: Point, params: Params, price: dict[str, Any], outcomes: Seq
         "runs": [asdict(outcome.scores) for outcome in outcomes],
         **_at_home([outcome.at_home for outcome in outcomes if outcome.at_home is not None]),
         "model": _name(point, "model.json"),
-        **({} if tree is None else {"tree": _in_short(tree)}),
+        **({} if tree is None else {"tree": in_short(tree)}),
         "details": first.details,
     }
 
@@ -70,14 +68,6 @@ def files_of(
 def tree_of(params: Params, outcome: Outcome) -> Tree | None:
     """The tree that was learned; None where it is none."""
     return from_plain(outcome.model) if isinstance(params, SDQParams) and params.learner == "tree" else None
-
-
-def _in_short(tree: Tree) -> str:
-    """The tree as text, down to the last level with which it still fits on a screen."""
-    text, depth = tree.to_text(max_depth=0), 0
-    while (deeper := tree.to_text(max_depth=depth + 1)) != text and deeper.count("\n") < _SCREEN:
-        text, depth = deeper, depth + 1
-    return text
 
 
 def _name(point: Point, file: str) -> str:

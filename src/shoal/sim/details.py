@@ -11,7 +11,6 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shoal.domain import Categorical, Feature
 from shoal.protocols.sdq.words import cell_names
@@ -134,17 +133,6 @@ def weights(names: Sequence[str], classes: Sequence[str], values: Floats) -> lis
     order = np.argsort(-np.abs(values), axis=None, kind="stable")[:MOST_WEIGHTS]
     places = zip(*(axis.tolist() for axis in np.unravel_index(order, values.shape)), strict=True)
     return [{"name": names[i], "class": classes[j], "value": rounded(values[i, j]), "error": None} for i, j in places]
-
-
-def names_of_cells(features: Iterable[Feature]) -> list[str]:
-    """A name for each cell of each feature, as one says it of a row: ``age > 40``, ``sex = Male``, ``age missing``."""
-    names = []
-    for feature in features:
-        cells = cell_names(feature)
-        sign = "= " if isinstance(feature, Categorical) else ""
-        known = cells[:-1] if feature.missing else cells
-        names += [f"{feature.name} {sign}{cell}" for cell in known] + ([f"{feature.name} missing"] if feature.missing else [])
-    return names
 
 
 def classes_of(label: Feature | None) -> tuple[str, ...]:

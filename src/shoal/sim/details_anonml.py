@@ -11,6 +11,7 @@ import numpy as np
 
 from shoal.domain import Numeric
 from shoal.mechanisms.response import RandomResponse
+from shoal.models.weights import names_of_cells
 from shoal.protocols.anonml.evidence import Bit, within
 from shoal.protocols.anonml.messages import Publication
 from shoal.protocols.anonml.model import AdditiveModel, Model
@@ -20,7 +21,7 @@ from shoal.protocols.anonml.plus import PlusScript
 from shoal.protocols.anonml.questions import Agree, Cell, LabelIs, Question, Rows, Side, Tally
 from shoal.protocols.anonml.script import Tallies
 from shoal.protocols.sdq.words import cell_names
-from shoal.sim.details import MOST_CELLS, Details, classes_of, histogram, names_of_cells, weights
+from shoal.sim.details import MOST_CELLS, Details, classes_of, histogram, weights
 from shoal.sim.scores import Floats
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from shoal.domain import Categorical
+from shoal.models.weights import names_of_cells
 from shoal.protocols.pfds.fitting import ridge_model
 from shoal.protocols.pfds.local import attributes_of, count, price
 from shoal.protocols.pfds.model import KeptModel, Model
@@ -16,7 +17,7 @@ from shoal.protocols.pfds.spending import TABLES, plan_of
 from shoal.protocols.pfds.sums import SumScript
 from shoal.protocols.sdq.words import cell_names
 from shoal.releases.learning import MOST_WEIGHTS
-from shoal.sim.details import MOST_CELLS, Details, classes_of, histogram_of_counts, names_of_cells, rounded, weights
+from shoal.sim.details import MOST_CELLS, Details, classes_of, histogram_of_counts, rounded, weights
 
 ALL = "all rows"
 """What stands for the classes where the label is a number."""

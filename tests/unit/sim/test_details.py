@@ -11,6 +11,7 @@ import pytest
 
 from shoal.domain import Categorical, Feature, Numeric
 from shoal.entropy import SeededEntropy
+from shoal.models.weights import names_of_cells
 from shoal.protocols.anonml.params import Plus
 from shoal.protocols.ddml.params import Params as DDMLParams
 from shoal.protocols.pfds.params import Params as PFDSParams
@@ -22,7 +23,6 @@ from shoal.sim.details import (
     calibration_of,
     classes_of,
     histogram_of_counts,
-    names_of_cells,
     participation,
     rounded,
     weights,
