@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from shoal.domain import Categorical, Feature
 from shoal.protocols.sdq.words import cell_names
