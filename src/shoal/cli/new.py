@@ -9,15 +9,16 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from shoal import tables
+from shoal.cli.check import read_table
 from shoal.cli.output import emit
 from shoal.entropy import SeededEntropy
-from shoal.errors import StoreError, UsageError
+from shoal.errors import SpecError, StoreError, UsageError
 from shoal.names import shell_word, shown
 from shoal.study.infer import study_like
 from shoal.study.load import parse
 from shoal.study.plan import make_plan
 from shoal.study.templates import example_csv, readme_text, study_text
+from shoal.table_files import Table
 
 EXAMPLE_ROWS = 600
 
@@ -26,8 +27,9 @@ def new(
     directory: Path,
     /,
     *,
-    protocol: Literal["anonml", "ddml", "sdq", "pfds"],
+    protocol: Literal["anonml", "ddml", "sdq", "pfds"] | None = None,
     from_: Annotated[str | None, Parameter(name="--from")] = None,
+    label: str | None = None,
     json: bool = False,
 ) -> None:
     """Write a starter study: study.toml, made-up rows in data/example.csv, README.md.
@@ -37,14 +39,21 @@ def new(
     directory
         Where to write; it must not exist yet, or be empty.
     protocol
-        anonml (people, one row each), ddml (devices), sdq (databases), pfds (organisations).
+        Has to be given: anonml (people, one row each), ddml (devices), sdq (databases), pfds (organisations).
     from_
-        A table whose columns the study should have, the label last. Its ranges and values are copied into the study, with a
-        warning; its rows are not.
+        A table whose columns the study should have. Its ranges and values are copied into the study, with a warning; its rows are not.
+        Columns that cannot be features (identifiers, dates, free text, constants) are left out, and named.
+    label
+        The column of that table that is to be predicted; by default the last.
     json
         Print one JSON object.
     """
-    text, warnings = (study_text(protocol), []) if from_ is None else study_like(tables.read(from_), protocol)
+    if label is not None and from_ is None:
+        raise UsageError("USAGE-001", f"--label {shown(label)} names a column of a table, and none is given.", fix="--from rows.csv")
+    table = None if from_ is None else read_table(from_)
+    if protocol is None:
+        raise _not_chosen(directory, table, label)
+    text, warnings = (study_text(protocol), []) if table is None else study_like(table, protocol, label)
     study = parse(text)
     make_plan(study)
     example = example_csv(study, EXAMPLE_ROWS, SeededEntropy(f"shoal new {protocol}"))
@@ -54,7 +63,25 @@ def new(
     report = "\n".join([f"wrote     {first}", *(f"          {line}" for line in more), *(f"WARNING   {line}" for line in warnings)])
     data = {"directory": str(directory), "protocol": protocol, "files": list(files), "warnings": warnings}
     next_command = f"cd -- {shell_word(directory)} && shoal check study.toml --data data/example.csv"
+    if from_ is not None:
+        next_command = f"shoal check {shell_word(directory / 'study.toml')} --data {shell_word(from_)}"
     emit(data, report, json=json, next_command=next_command)
+
+
+def _not_chosen(directory: Path, table: Table | None, label: str | None) -> UsageError:
+    """Which protocol fits, by who holds the rows and by what the label is; nobody can read from a table who holds it."""
+    fits = "anonml"
+    if table is not None:
+        try:
+            study_like(table, "anonml", label)
+        except SpecError:
+            study_like(table, "pfds", label)
+            fits = "pfds"
+    of_table = "" if table is None else ", whose label is a number" if fits == "pfds" else ", whose label has classes"
+    why = "anonml fits people with one row each; ddml devices; sdq databases that answer counts; pfds organisations that share data."
+    what = f"--protocol is not given: it says who holds the rows{'' if table is None else ' of this table' + of_table}."
+    why += " Only ddml and pfds predict a number." if fits == "pfds" else ""
+    return UsageError("USAGE-001", what, why=why, fix=f"For example: shoal new {shell_word(directory)} --protocol {fits}")
 
 
 def write_directory(directory: Path, files: dict[str, str]) -> None:

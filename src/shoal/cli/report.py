@@ -69,7 +69,7 @@ def report(
     target = _target(runs[0]) if out is None else out
     page = report_of(documents, measured).encode()
     write_page(target, page, [*found, *audits])
-    is_shown = open_ and _has_display() and webbrowser.open(target.resolve().as_uri())
+    is_shown = open_ and has_display() and webbrowser.open(target.resolve().as_uri())
     data = {"report": str(target), "bytes": len(page), "read": [str(path) for path in (*found, *audits)], "opened": is_shown}
     opened = " (opened)" if is_shown else " (there is no display to open it on)" if open_ else ""
     emit(data, f"wrote     {shown(str(target))}{opened}", json=json, next_command=_next(documents[0], found[0]))
@@ -181,7 +181,7 @@ def _is_free(path: Path) -> bool:
     return begin.startswith(_MARK) and b'<meta name="generator" content="shoal ' in begin
 
 
-def _has_display() -> bool:
+def has_display() -> bool:
     return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 

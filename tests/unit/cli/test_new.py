@@ -14,6 +14,8 @@ from pyarrow import parquet
 from shoal.cli import new as command
 from shoal.cli.check import check
 from shoal.cli.new import new
+from shoal.cli.simulate import simulate
+from shoal.cli.simulate_view import describe
 from shoal.errors import ShoalError
 from shoal.study.load import load
 from shoal.study.templates import PROTOCOLS
@@ -144,8 +146,11 @@ class TestFrom:
         new(tmp_path / "s", protocol=protocol, from_=self.write(tmp_path, self.ROWS))  # type: ignore[arg-type]
         printed = capsys.readouterr().out
         assert "WARNING   Ranges and values were read from the data" in printed and "identifiers: id." in printed
+        assert printed.endswith(f"next      shoal check {tmp_path}/s/study.toml --data {tmp_path}/rows.csv\n")
         text = (tmp_path / "s/study.toml").read_text()
-        assert "READ FROM THE DATA" in text and "range = [20.0, 59.0]    # READ FROM THE DATA" in text
+        assert (
+            "range = [20, 59]    # READ FROM THE DATA" in text and '# Left out, because they look like names or identifiers: "id"' in text
+        )
         study = load(tmp_path / "s/study.toml")
         assert study.schema().names == ("age", "city", "note") and study.label.values == ("no", "yes") and study.data is None
         check(tmp_path / "s/study.toml", data=self.write(tmp_path, self.ROWS))
@@ -155,25 +160,54 @@ class TestFrom:
         assert len(real & set(example)) == 0
 
     def test_a_number_may_be_the_label_where_the_protocol_can(self, tmp_path: Path) -> None:
-        source = self.write(tmp_path, "age,price\n" + "".join(f"{i},{i * 1.5}\n" for i in range(50)))
+        source = self.write(tmp_path, "age,price\n" + "".join(f"{i % 30},{i * 1.5}\n" for i in range(50)))
         new(tmp_path / "s", protocol="pfds", from_=source)
         assert load(tmp_path / "s/study.toml").label.range == (0.0, 73.5)
         with pytest.raises(ShoalError) as error:
             new(tmp_path / "t", protocol="anonml", from_=source)
         assert error.value.code == "DATA-007" and not (tmp_path / "t").exists()
+        assert error.value.fix is not None and "--protocol pfds" in error.value.fix
+
+    def test_the_label_may_be_named(self, tmp_path: Path) -> None:
+        source = self.write(tmp_path, self.ROWS)
+        new(tmp_path / "s", protocol="anonml", from_=source, label="city")
+        assert load(tmp_path / "s/study.toml").label.values == ("Oslo", "Rome")
+        with pytest.raises(ShoalError) as error:
+            new(tmp_path / "t", protocol="anonml", from_=source, label="town")
+        assert error.value.code == "DATA-001" and "town" in error.value.what
+        with pytest.raises(ShoalError) as error:
+            new(tmp_path / "t", protocol="anonml", label="city")
+        assert error.value.code == "USAGE-001" and error.value.fix == "--from rows.csv"
+
+    def test_a_file_that_is_not_there_is_said_to_be(self, tmp_path: Path) -> None:
+        with pytest.raises(ShoalError) as error:
+            new(tmp_path / "s", protocol="anonml", from_=str(tmp_path / "none.csv"))
+        assert error.value.code == "DATA-006" and "no such file" in error.value.what and not (tmp_path / "s").exists()
+
+    @pytest.mark.parametrize("protocol", PROTOCOLS)
+    def test_what_is_written_can_be_simulated_at_once(self, protocol: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        source = self.write(tmp_path, self.ROWS)
+        new(tmp_path / "s", protocol=protocol, from_=source)  # type: ignore[arg-type]
+        capsys.readouterr()
+        simulate(tmp_path / "s/study.toml", data=source, repeats=1, json=True)
+        told = json.loads(capsys.readouterr().out)
+        # Nothing is said to be out of proportion: as many take part as were declared, and enough of them.
+        (point,) = told["points"]
+        assert point["people"] >= point["minimum"] and "WARNING   The study" not in describe(told)
 
     @pytest.mark.parametrize(
         "text",
         [
             "a\n1\n",
             "id,y\n" + "".join(f"k{i},{i % 2}\n" for i in range(200)),
-            "a,y\n1,x\n2,x\n",
-            "a,y\n1,\x1b\n2,x\n",
-            "a\x1b,y\n1,x\n2,z\n",
+            "a,y\n" + "1,x\n2,x\n" * 9,
+            "a,y\n" + "1,\x1b\n2,x\n" * 9,
+            "a\x1b,y\n" + "1,x\n2,z\n" * 9,
             'a,c,y\n1,"SECRET\nDIAG",no\n2,v,yes\n',
-            "a,c,y\n1,u,SECRET\x1b\n" * 3,
+            "a,c,y\n" + "1,u,SECRET\x1b\n2,v,x\n" * 9,
             "39,SECRET,y\n" + "40,u,no\n50,v,yes\n" * 5,
             "a,y\n",
+            "a,y\n1,x\n2,x\n",
             "",
         ],
     )
@@ -195,6 +229,30 @@ class TestFrom:
         for data in (source, tmp_path / "s/data/example.csv"):
             check(tmp_path / "s/study.toml", data=str(data))
         assert load(tmp_path / "s/study.toml").label.values == ("no", "yes")
+
+
+class TestWithoutProtocol:
+    def said(self, *words: str) -> ShoalError:
+        with pytest.raises(ShoalError) as error:
+            new(Path("s"), **dict(zip(words[::2], words[1::2], strict=True)))  # type: ignore[arg-type]
+        return error.value
+
+    def test_the_sentence_says_which_one_fits(self, tmp_path: Path) -> None:
+        error = self.said()
+        assert (
+            error.code == "USAGE-001"
+            and "one row each" in (error.why or "")
+            and (error.fix or "").endswith("shoal new s --protocol anonml")
+        )
+        (tmp_path / "rows.csv").write_text(TestFrom.ROWS)
+        assert "label has classes" in self.said("from_", str(tmp_path / "rows.csv")).what
+        (tmp_path / "prices.csv").write_text("age,price\n" + "".join(f"{i % 30},{i * 1.5}\n" for i in range(50)))
+        error = self.said("from_", str(tmp_path / "prices.csv"))
+        assert "a number" in error.what and (error.fix or "").endswith("--protocol pfds")
+
+    def test_a_table_that_fits_none_is_refused_for_that(self, tmp_path: Path) -> None:
+        (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
+        assert self.said("from_", str(tmp_path / "rows.csv")).code == "DATA-007"
 
 
 def test_the_command_is_known_to_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
