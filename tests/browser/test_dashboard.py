@@ -225,6 +225,24 @@ def test_the_keyboard_alone(site: Site, visit: Visit) -> None:
     visitor.check(site.url)
 
 
+def test_many_pages_of_one_browser(site: Site, visit: Visit) -> None:
+    """A browser opens six connections to one place: pages that nobody looks at must not hold them."""
+    visitor = visit()
+    address = f"{site.url}/studies/{site.coordinator.studies[0]}"
+    look_away = "isHidden => { Object.defineProperty(document, 'hidden', { value: isHidden, configurable: true }); "
+    look_away += "document.dispatchEvent(new Event('visibilitychange')); }"
+    pages = [visitor.page, *(visitor.page.context.new_page() for _ in range(7))]
+    for page in pages:
+        with page.expect_request("**/events"):
+            page.goto(address)
+        page.evaluate(look_away, True)
+    # Whoever looks again sees what is new.
+    with pages[0].expect_request("**/events"):
+        pages[0].evaluate(look_away, False)
+    assert pages[0].locator("[data-field=stopped]").is_hidden()
+    visitor.check(site.url)
+
+
 @contextmanager
 def other_site(page: str) -> Iterator[str]:
     """The address of a server on this machine that answers everything with a page."""
@@ -259,3 +277,16 @@ def test_pages_of_others_cannot_show_or_read_it(site: Site, visit: Visit) -> Non
         frame = next(frame for frame in visitor.page.frames if frame.parent_frame is not None)
         assert frame.get_by_label("The analyst’s key").count() == 0
     assert any("frame-ancestors" in error for error in visitor.errors), visitor.errors
+
+
+def test_a_page_of_others_cannot_have_the_analyst_send_its_form(site: Site, visit: Visit) -> None:
+    """Without a key it would come back, filled in, for the analyst to add the key."""
+    visitor = visit()
+    form = f"<!doctype html><link rel='icon' href='data:,'><form method='post' enctype='multipart/form-data' action='{site.url}/publish'>"
+    with other_site(f"{form}<textarea name='study'>title = 'Theirs'</textarea><button>Win</button></form>") as elsewhere:
+        visitor.goto(elsewhere)
+        with visitor.page.expect_navigation() as refused:
+            visitor.page.get_by_role("button", name="Win").click()
+    assert refused.value.status == 403
+    assert "a page of another origin" in visitor.page.get_by_role("alert").inner_text()
+    assert visitor.page.locator("form").count() == 0 and "Theirs" not in visitor.page.content()

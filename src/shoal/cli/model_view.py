@@ -26,8 +26,10 @@ UNKNOWN = "the file does not say whether it comes of a simulation, by which noth
 _NO_STATEMENT = "none is stated in this file, and so none may be claimed for the model"
 _BY_ITS_WORD = "by the file's own word, which nothing in it proves"
 
-_LINES = 40
-"""So many lines of a tree are shown."""
+_LINES, _ALL_LINES = 40, 20_000
+"""So many lines of a tree are shown, and given to programs."""
+_DEEPEST = 200
+"""A line is as long as its node is deep: of a tree that is nothing but deep, no more levels are written."""
 _WEIGHTS, _KEPT = 12, 40
 """So many weights are shown, and given to programs."""
 _NAMES, _FIRST = 8, 5
@@ -70,7 +72,7 @@ def described_data(model: Model) -> dict[str, Any]:
         "label_shares": label_shares(model),
         "constants": [weight.to_dict() for weight in constants(model)],
         "weights": [weight.to_dict() for weight in largest(model, _KEPT)],
-        "tree": model.learned.to_text(width=None, n_classes=None) if isinstance(model.learned, Tree) else None,
+        "tree": _whole(model.learned) if isinstance(model.learned, Tree) else None,
     }
 
 
@@ -134,10 +136,24 @@ def _weight(weight: Weight) -> str:
 
 def in_short(tree: Tree, n_lines: int = _LINES) -> str:
     """The tree as text, down to the last level with which it still fits."""
-    text, depth = tree.to_text(max_depth=0), 0
-    while (deeper := tree.to_text(max_depth=depth + 1)) != text and deeper.count("\n") < n_lines:
-        text, depth = deeper, depth + 1
-    return text
+    return tree.to_text(max_depth=_levels(tree, n_lines))
+
+
+def _whole(tree: Tree) -> str:
+    """All of the tree as text, or of one that nobody reads as much as fits."""
+    return tree.to_text(max_depth=_levels(tree, _ALL_LINES), width=None, n_classes=None)
+
+
+def _levels(tree: Tree, n_lines: int) -> int:
+    """How many levels below the root have at most so many lines, with one for the noise; a tree is not written to find that out."""
+    level, n_nodes, depth = [0], 1 + (tree.deviation is not None), 0
+    while depth < _DEEPEST:
+        level = [child for node in level for child in tree.children(node)]
+        n_nodes += len(level)
+        if not level or n_nodes > n_lines:
+            return depth
+        depth += 1
+    return depth
 
 
 def predicted_csv(model: Model, labels: Labels, chances: Chances) -> str:
@@ -184,10 +200,27 @@ def predicted(model: Model, labels: Labels, chances: Chances, strange: Mapping[s
         lines.append(f"WARNING   cells outside what the model knows were clipped or taken for unknown: {cells}")
     lines += [f"WARNING   the model comes of {SIMULATED}"] if model.is_simulated else []
     if out is not None:
-        return "\n".join([*lines, f"wrote     {shown(str(out))}"])
+        return "\n".join([*lines, *_formulas(model), f"wrote     {shown(str(out))}"])
     shortened = None if chances is None else np.round(chances[:_FIRST], 4)
     head = predicted_csv(model, labels[:_FIRST], shortened).splitlines()
     return "\n".join([*lines, "", *map(shown, head)])
+
+
+def _formulas(model: Model) -> list[str]:
+    """A warning where a spreadsheet would run a class. It is written as it is all the same: programs hold it against labels."""
+    found = [value for value in model.classes if len(value) > 1 and value[0] in "=+-@" and not _is_number(value)]
+    if not found:
+        return []
+    named = ", ".join(map(clean, found[:_NAMES]))
+    return [f"WARNING   a spreadsheet may run classes as formulas ({named}): open the file as text, not in a spreadsheet"]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def exported(model: Model, to: str, out: Path) -> str:

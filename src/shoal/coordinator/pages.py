@@ -7,8 +7,10 @@ whole list; what an analyst does by a form is in `shoal.coordinator.pages_forms`
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import partial
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -20,8 +22,10 @@ from shoal.coordinator.pages_answers import Page, html, save_as
 from shoal.coordinator.pages_events import Streams
 from shoal.coordinator.pages_facts import known_of, phases_of
 from shoal.coordinator.pages_forms import close_form, close_study, publish_form, publish_study
+from shoal.coordinator.pages_kept import Kept
 from shoal.coordinator.publishing import end_of
 from shoal.coordinator.routes import Way, summary_of
+from shoal.coordinator.store.base import Hosted
 from shoal.report import report_of
 from shoal.transport.problems import RequestError, not_here
 from shoal.transport.reading import digest_of, query_of
@@ -34,12 +38,23 @@ _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; 
 """A report is one file with its styles in it: it may do nothing but look as it does."""
 
 _STUDY = "/studies/{digest}"
+_MOST_CARDS, _MOST_REPORTS = 4096, 64
+"""That are kept in memory: a card is a few hundred bytes, a report some ten thousand."""
 
 
-async def list_studies(office: Office, request: Request) -> Response:
-    query_of(request)
-    served = [await office.study(hosted.digest) for hosted in await office.studies()]
-    return html(await run_in_threadpool(_listed, served))
+class Overview:
+    """All studies, each as a card that is made once."""
+
+    def __init__(self) -> None:
+        self._cards: Kept[Mapping[str, Any]] = Kept(_MOST_CARDS)
+
+    async def show(self, office: Office, request: Request) -> Response:
+        query_of(request)
+        studies = await office.studies()
+        cards = [await self._cards.get(hosted.digest, partial(_card, hosted)) for hosted in studies]
+        # A card never changes; how its study stands does.
+        listed = [{**card, "status": hosted.status} for card, hosted in zip(cards, studies, strict=True)]
+        return html(await run_in_threadpool(views.studies_page, listed))
 
 
 async def show_study(office: Office, request: Request) -> Response:
@@ -62,12 +77,19 @@ async def show_label(office: Office, request: Request) -> Response:
     return html(await run_in_threadpool(lambda: views.label_page(known_of(served.hosted.manifest), served.hosted.digest)))
 
 
-async def show_report(office: Office, request: Request) -> Response:
-    asked = query_of(request, _DOWNLOAD)
-    served = await office.study(digest_of(request))
-    result = _result(served)
-    answer = html(await run_in_threadpool(_report, result), policy=_REPORT_POLICY)
-    return save_as(answer, served.manifest, "report.html") if asked else answer
+class Reports:
+    """The reports of studies that have ended, which do not change any more."""
+
+    def __init__(self) -> None:
+        self._reports: Kept[str] = Kept(_MOST_REPORTS)
+
+    async def show(self, office: Office, request: Request) -> Response:
+        asked = query_of(request, _DOWNLOAD)
+        served = await office.study(digest_of(request))
+        result = _result(served)
+        report = await self._reports.get(served.hosted.digest, lambda: report_of([json.loads(result)]))
+        answer = html(report, policy=_REPORT_POLICY)
+        return save_as(answer, served.manifest, "report.html") if asked else answer
 
 
 async def save_model(office: Office, request: Request) -> Response:
@@ -84,14 +106,14 @@ async def asset(_: Office, request: Request) -> Response:
 
 
 def pages_of(office: Office) -> tuple[Way, ...]:
-    """All pages of an office. Streams of events are counted for each of them."""
+    """All pages of an office. What is kept, and the streams that are open, are kept and counted for each office."""
     ways = (
-        Way("GET", "/", list_studies),
+        Way("GET", "/", Overview().show),
         Way("GET", "/publish", publish_form),
         Way("POST", "/publish", publish_study),
         Way("GET", _STUDY, show_study),
         Way("GET", f"{_STUDY}/label", show_label),
-        Way("GET", f"{_STUDY}/report", show_report),
+        Way("GET", f"{_STUDY}/report", Reports().show),
         Way("GET", f"{_STUDY}/model", save_model),
         Way("GET", f"{_STUDY}/events", Streams(office).follow),
         Way("GET", f"{_STUDY}/close", close_form),
@@ -106,8 +128,9 @@ async def _served(office: Office, request: Request) -> Served:
     return await office.study(digest_of(request))
 
 
-def _listed(studies: list[Served]) -> str:
-    return views.studies_page([facts.listed(known_of(served.hosted.manifest), summary_of(served)) for served in studies])
+def _card(hosted: Hosted) -> Mapping[str, Any]:
+    known = known_of(hosted.manifest)
+    return facts.listed(known, {"digest": hosted.digest, "short": known.manifest.short, "status": hosted.status})
 
 
 def _result(served: Served) -> bytes:
@@ -117,8 +140,3 @@ def _result(served: Served) -> bytes:
     if hosted.status == "open":
         raise RequestError(409, "HOST-002", "The study goes on: nothing is learned yet.", fix="Come back when it has ended.")
     raise RequestError(410, "HOST-002", "The study has ended without a model.", why=hosted.reason)
-
-
-@lru_cache(maxsize=8)
-def _report(result: bytes) -> str:
-    return report_of([json.loads(result)])

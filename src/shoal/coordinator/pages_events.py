@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from shoal.coordinator.office import Office
 from shoal.errors import ShoalError, TransportError
@@ -36,6 +37,20 @@ _BEYOND = 10**15 - 1
 _HEADERS = {"x-accel-buffering": "no", "cross-origin-resource-policy": "same-origin"}
 
 
+class _Stream(StreamingResponse):
+    """A stream that says when it is over, however it ended, and be it before it began."""
+
+    def __init__(self, events: AsyncIterator[bytes], on_end: Callable[[], None]) -> None:
+        super().__init__(events, headers=_HEADERS, media_type="text/event-stream")
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_end()
+
+
 class Streams:
     """All streams of a worker."""
 
@@ -43,6 +58,7 @@ class Streams:
         self._office = office
         self._n_open = 0
         self._looks: dict[str, tuple[float, asyncio.Task[dict[str, Any]]]] = {}
+        self._pauses: dict[str, asyncio.Task[bool]] = {}
 
     async def follow(self, office: Office, request: Request) -> Response:  # noqa: ARG002
         """Answer with events until the study ends."""
@@ -51,12 +67,19 @@ class Streams:
         await self._office.study(digest)
         if self._n_open >= MOST_STREAMS:
             raise TransportError("HOST-004", "Too many pages follow studies at once.")
-        return StreamingResponse(self._events(digest), headers=_HEADERS, media_type="text/event-stream")
+        # Counted here, and not when it begins: of many that are asked for at once none has begun yet.
+        self._n_open += 1
+        return _Stream(self._events(digest), self._ended)
+
+    def _ended(self) -> None:
+        self._n_open -= 1
+        if not self._n_open:
+            self._looks.clear()
+            self._pauses.clear()
 
     async def _events(self, digest: str) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
         until, spoke, told = loop.time() + LONGEST_SECONDS, loop.time(), None
-        self._n_open += 1
         try:
             while True:
                 totals = await self._look(digest)
@@ -71,13 +94,15 @@ class Streams:
         except ShoalError:
             # The store is away, say: the stream ends as if the worker had stopped, and the browser comes again.
             return
-        finally:
-            self._n_open -= 1
-            if not self._n_open:
-                self._looks.clear()
 
     async def _pause(self, digest: str) -> bool:
-        """Wait for the next look; False where the worker stops."""
+        """Wait for the next look, together with all that follow the study; False where the worker stops."""
+        pause = self._pauses.get(digest)
+        if pause is None or pause.done():
+            pause = self._pauses[digest] = asyncio.create_task(self._wait(digest))
+        return await asyncio.shield(pause)
+
+    async def _wait(self, digest: str) -> bool:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         status = (await self._office.board(digest, _BEYOND, PAUSE_SECONDS)).status

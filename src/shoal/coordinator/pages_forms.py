@@ -1,5 +1,7 @@
 """What an analyst does in a browser: publish a study, and end one. The key is a field of the form, and there is no cookie: a page of
-another origin can send a form here, and has no key to put into it.
+another origin that sends a form has no key to put into it, and is refused: the form would come back filled in, for the analyst to add it.
+
+Whoever has no key can send forms too, as often as they like: little is done with them, and what is long does not come back.
 """
 
 from __future__ import annotations
@@ -20,12 +22,20 @@ from shoal.study.manifest import Manifest
 from shoal.study.rosters import parse_roster
 from shoal.study.typeset import clean
 from shoal.transport.forms import Issuing
+from shoal.transport.problems import RequestError
 from shoal.transport.reading import PATIENCES, body_of, digest_of, query_of
 from shoal.web import views
 from shoal.web.forms import fields_of
 
 MOST_FORM_BYTES = 3 * MAX_BYTES
 _KEY_FORM_BYTES = 1 << 12
+_MOST_KEY = 200
+"""Letters, however the key is grouped."""
+
+_MOST_SHOWN_AGAIN = 1 << 16
+"""Letters of a field that come back to one who has no key."""
+
+_OWN_PAGES = ("same-origin", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,10 @@ async def publish_study(office: Office, request: Request) -> Response:
     given = {name: fields.get(name, b"").decode("utf-8", "replace") for name in views.PUBLISH_FIELDS}
     try:
         _check_key(office, fields)
+    except RemoteProtocolError as error:
+        short = {name: text if len(text) <= _MOST_SHOWN_AGAIN else "" for name, text in given.items()}
+        return _again(error, lambda words: views.publish_page(short, words))
+    try:
         wish = _wish(given, fields.get("study_file", b""))
         draft = await run_in_threadpool(_draft, wish)
         keys = await office.issuing() if wish.has_tokens and is_anonymous(draft.study) else None
@@ -92,6 +106,9 @@ async def close_study(office: Office, request: Request) -> Response:
 
 async def _fields(request: Request, limit: int) -> dict[str, bytes]:
     query_of(request)
+    # Browsers say it, and programs that do not are no danger to the one who runs them.
+    if request.headers.get("sec-fetch-site", "none") not in _OWN_PAGES:
+        raise RequestError(403, "HOST-006", "The form was sent by a page of another origin.", fix="Open the form here, and fill it in.")
     kind = request.headers.get("content-type", "")
     return fields_of(kind, await body_of(request, limit))
 
@@ -101,7 +118,7 @@ def _check_key(office: Office, fields: Mapping[str, bytes]) -> None:
     key = fields.get("key", b"").decode("utf-8", "replace").strip()
     if not key:
         raise RemoteProtocolError("AUTH-001", "Only the analyst may do this.", fix="Give the analyst's key.")
-    if not office.is_analyst(key):
+    if len(key) > _MOST_KEY or not office.is_analyst(key):
         fix = "Give the key that shoal serve has printed when it first used this coordinator's store."
         raise RemoteProtocolError("AUTH-002", "This is not the analyst's key.", fix=fix)
 

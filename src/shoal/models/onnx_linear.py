@@ -49,9 +49,10 @@ def _scores(graph: Graph, model: GLM) -> str:
     columns = flat_columns(graph, model.schema)
     parts = {feature.name: _part(graph, feature, columns[feature.name], model.centred) for feature in model.schema.features}
     terms = [each_row(graph, model.weights[:, 0], columns)]
-    at = 1
-    for names in model.design.terms:
-        width = model.design.width_of(names)
+    # A design is made anew each time that it is asked for.
+    at, design = 1, model.design
+    for names in design.terms:
+        width = design.width_of(names)
         weights = model.weights[:, at : at + width]
         at += width
         # A feature with a single bin has no input.

@@ -25,6 +25,12 @@ MAX_BYTES = 1 << 28
 """Most bytes of a file."""
 MAX_VALUES = 20_000_000
 """Most values of a model and its statement, lists included."""
+MAX_PARSED = 40_000_000
+"""Most values of a whole file: in memory an empty list takes twenty times the bytes that it has in the file."""
+MAX_COLUMNS = 20_000
+"""Most features, texts or crosses of a model; a study has at most 2,000. What reads a model may hold each against all others."""
+MAX_LETTERS = 10_000
+"""Most letters of a name or value in a model: a description repeats them for each node or weight."""
 MAX_DEPTH = 16
 """Most lists and objects inside each other; no model has more than six."""
 
@@ -106,6 +112,8 @@ def load_model(path: str | Path) -> Model:
         raise SpecError("MODEL-001", f"{shown(str(path))} cannot be read: {reason}.", fix=_AS_WRITTEN) from None
     if len(data) > MAX_BYTES:
         raise _refused(f"{shown(path.name)} has more than {MAX_BYTES:,} bytes")
+    if data.count(b",") + data.count(b"[") + data.count(b"{") > MAX_PARSED:
+        raise _refused(f"{shown(path.name)} has more than {MAX_PARSED:,} values")
     try:
         document = json.loads(data.decode(), parse_constant=_refuse_constant, object_pairs_hook=_each_once)
     except (ValueError, RecursionError):
@@ -114,10 +122,13 @@ def load_model(path: str | Path) -> Model:
 
 
 def _model(plain: object, origin: Mapping[str, Any], statement: object) -> Model:
-    _check_bounds(plain)
+    _check_bounds(plain, MAX_LETTERS)
     _check_bounds(statement)
     if not isinstance(plain, Mapping) or not isinstance(kind := plain.get("kind"), str) or kind not in KINDS:
         raise _refused(f"its kind is none of {', '.join(KINDS)}")
+    for name in ("features", "texts", "crosses"):
+        if isinstance(listed := plain.get(name), list) and len(listed) > MAX_COLUMNS:
+            raise _refused(f"it has more than {MAX_COLUMNS:,} {name}")
     try:
         said = Origin.model_validate(dict(origin))
         stated = None if statement is None else Guarantee.model_validate(statement)
@@ -153,7 +164,7 @@ def _check_document(document: Mapping[str, Any]) -> None:
         raise _refused(fault_of(error)) from None
 
 
-def _check_bounds(value: object) -> None:
+def _check_bounds(value: object, max_letters: int = MAX_BYTES) -> None:
     """Refuse what is too deep, too large, or text that no file can hold; without recursion, which a deep document would exhaust."""
     level: list[object] = [value]
     n_values = 0
@@ -167,6 +178,8 @@ def _check_bounds(value: object) -> None:
                 below += [*one.keys(), *one.values()]
             elif isinstance(one, list | tuple):
                 below += one
+            elif isinstance(one, str) and len(one) > max_letters:
+                raise _refused(f"it holds a text of more than {max_letters:,} letters")
             elif isinstance(one, str) and not _is_text(one):
                 raise _refused("it holds half of a pair of code units, which is no text")
         if not below:

@@ -8,6 +8,11 @@ from urllib.parse import parse_qsl
 from shoal.errors import RemoteProtocolError
 
 MOST_FIELDS = 16
+MOST_PAIRS_BYTES = 1 << 16
+"""Of a form without files, whose fields take long to decode; what has files, or long texts, comes in parts."""
+
+_MOST_HEAD_BYTES = 1 << 12
+"""Of what stands before the content of a part."""
 
 URLENCODED, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 
@@ -43,6 +48,8 @@ def fields_of(content_type: str, body: bytes) -> dict[str, bytes]:
 
 
 def _pairs(body: bytes) -> list[tuple[str, bytes]]:
+    if len(body) > MOST_PAIRS_BYTES:
+        raise _unreadable(f"A form without files has at most {MOST_PAIRS_BYTES:,} bytes.")
     try:
         given = parse_qsl(body.decode("ascii"), keep_blank_values=True, strict_parsing=True, errors="strict", max_num_fields=MOST_FIELDS)
     except ValueError:
@@ -62,11 +69,11 @@ def _parts(body: bytes, parameters: str) -> list[tuple[str, bytes]]:
 
 
 def _part(part: bytes) -> tuple[str, bytes]:
-    head, separator, content = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
-    name = _NAME.search(head)
-    if not part.startswith(b"\r\n") or not separator or name is None:
+    end = part.find(b"\r\n\r\n", 2, _MOST_HEAD_BYTES)
+    name = _NAME.search(part[2 : max(2, end)])
+    if not part.startswith(b"\r\n") or name is None:
         raise _unreadable("A field has no name.")
-    return name[1].decode(), content
+    return name[1].decode(), part[end + 4 :]
 
 
 def _unreadable(why: str) -> RemoteProtocolError:

@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 
 from shoal.cli.main import run
+from shoal.cli.model_view import in_short
 from shoal.domain import Categorical, Numeric, Schema, Text
 from shoal.models import read_model
 from shoal.protocols.anonml.model import AdditiveModel
@@ -32,6 +33,7 @@ STATEMENT = {
     "everything": {"epsilon": 2.0, "delta": 0.0},
     "simulated": False,
 }
+ILL_PLAIN = {"name": "ill", "missing": False, "values": ["no", "yes"], "groups": None}
 ROWS = "town,age,other\nx,20,1\ny,70,2\nz,400,3\nx,,4\n"
 
 
@@ -111,6 +113,32 @@ def test_tells_programs_the_same(home: Path, capsys: pytest.CaptureFixture[str])
     assert told(capsys, "show", "tree.json")["tree"].startswith("town?  [no 6, yes 8]\n")
 
 
+def chain(n: int) -> dict[str, Any]:
+    """A tree that is nothing but deep, as a file may have it and nobody learns it."""
+    features = [{"name": f"f{i}", "missing": False, "values": ["x", "y"], "groups": None} for i in range(n)]
+    # The root, and then of each pair of children the second goes on.
+    splits = ["f0", *(name for i in range(1, n) for name in (None, f"f{i}")), None, None]
+    firsts = [1, *(first for i in range(1, n) for first in (-1, 2 * i + 1)), -1, -1]
+    shares = [[0.5, 0.5]] * (2 * n + 1)
+    plain = {"kind": "tree", "features": features, "label": ILL_PLAIN, "splits": splits, "firsts": firsts}
+    return plain | {"counts": [None] * (2 * n + 1), "chances": shares, "deviation": None}
+
+
+def test_a_deep_tree_is_not_written_whole(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("deep.json").write_text(json.dumps(chain(3000)))
+    text = told(capsys, "show", "deep.json")["tree"]
+    assert text.startswith("f0?\n├─ x → no\n└─ y: f1?\n") and len(text) < 1_000_000
+    assert "nodes below" in text.splitlines()[-1]
+    assert "tree      6,001 nodes\n" in printed(capsys, "show", "deep.json")
+
+
+def test_as_much_of_a_tree_as_fits() -> None:
+    tree = read_model(chain(30)).learned
+    assert isinstance(tree, Tree)
+    assert in_short(tree, 61) == tree.to_text() and len(in_short(tree, 60).splitlines()) == 59
+    assert in_short(tree, 1) == tree.to_text(max_depth=0)
+
+
 def test_draws_a_tree_and_nothing_else(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "wrote     it.svg\n" in printed(capsys, "show", "tree.json", "--svg", "it.svg")
     drawn = Path("it.svg").read_text("utf-8")
@@ -159,6 +187,18 @@ def test_predicts_into_a_new_file(home: Path, capsys: pytest.CaptureFixture[str]
     assert printed(capsys, "predict", "additive.json", "--data", "rows.csv", "--out", "no/out.csv", code=1).startswith(
         "NEW-001  no/out.csv"
     )
+
+
+def test_warns_of_classes_that_a_spreadsheet_would_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for classes, warned in ((["=1+1", "@SUM(1)"], True), (["+", "-"], False), (["-1", "+1"], False)):
+        model = additive() | {"label": ILL_PLAIN | {"values": classes}}
+        Path("odd.json").write_text(json.dumps(model))
+        Path("odd.csv").unlink(missing_ok=True)
+        text = printed(capsys, "predict", "odd.json", "--data", "rows.csv", "--out", "odd.csv")
+        assert (f"WARNING   a spreadsheet may run classes as formulas ({', '.join(classes)})" in text) is warned
+        with Path("odd.csv").open(newline="") as file:
+            # Programs hold it against labels: it is written as it is.
+            assert {line["predicted"] for line in csv.DictReader(file)} == set(classes)
 
 
 def test_predicts_numbers(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +23,7 @@ from http_cases import ANONML, DDML, MANIFESTS, PFDS, TEMPLATES, Coordinator, an
 from live import live
 from participants import document_of, manifest_of
 from served import toml_of
-from shoal.coordinator import pages_events
+from shoal.coordinator import pages, pages_events
 from shoal.coordinator.office import Office
 from shoal.coordinator.pages import pages_of
 from shoal.coordinator.results import result_of
@@ -56,8 +57,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
 
 
 def publish(c: Coordinator, **fields: str) -> Response:
+    """As a browser sends the form: in parts."""
     given = {"key": c.key, "study": STUDY, **fields}
-    return c.http.post("/publish", data={name: value for name, value in given.items() if value}, follow_redirects=False)
+    parts = {name: (None, value) for name, value in given.items() if value}
+    return c.http.post("/publish", files=parts, follow_redirects=False)
 
 
 def said(answer: Response) -> str:
@@ -209,6 +212,38 @@ def test_a_report_to_read_and_to_keep(c: Coordinator, name: str) -> None:
         assert c.http.get(f"/studies/{ANONML}/report?{query}").status_code == 400
 
 
+def test_a_report_is_made_once_and_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    begun, at_once = [0], []
+
+    def slow(documents: Sequence[Any]) -> str:
+        begun[0] += 1
+        at_once.append(begun[0])
+        time.sleep(0.05)
+        made.append(documents[0])
+        begun[0] -= 1
+        return f"<p>{documents[0]}</p>"
+
+    monkeypatch.setattr(pages, "report_of", slow)
+    manifests = [manifest_of("anonml", 20, title=f"Study {i}") for i in range(3)]
+    with live(tmp_path, *manifests) as found, ThreadPoolExecutor(9) as threads:
+        for i, manifest in enumerate(manifests):
+            assert found.store.end(manifest.digest.hex(), Ending("done", result=b"%d" % i))
+        asked = [f"{found.url}/studies/{manifest.digest.hex()}/report" for manifest in manifests for _ in range(3)]
+        told = [answer.text for answer in threads.map(httpx2.get, asked)]
+    assert told == [f"<p>{i}</p>" for i in range(3) for _ in range(3)]
+    assert sorted(made) == [0, 1, 2] and set(at_once) == {1}
+
+
+def test_all_studies_take_one_look_at_the_store(c: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = said(c.http.get("/"))
+    assert c.store.end(PFDS, Ending("failed", reason="Too few."))
+    for where, name in ((c.store, "study"), (pages, "known_of")):
+        monkeypatch.setattr(where, name, lambda *_: pytest.fail("What is known is not looked up again."))
+    after = said(c.http.get("/"))
+    assert "3 of them open" in before and "2 of them open" in after and "failed" in after
+
+
 # the analyst's forms
 
 
@@ -326,6 +361,26 @@ def test_ending_a_study(c: Coordinator) -> None:
     assert c.http.post(f"/studies/{NOWHERE}/close", data={"key": c.key}).status_code == 404
 
 
+def test_a_form_of_another_origin_is_refused_and_not_shown(shared: Coordinator) -> None:
+    for path in ("/publish", f"/studies/{ANONML}/close"):
+        for site in ("cross-site", "same-site"):
+            given = {"study": STUDY, "key": shared.key}
+            found = shared.http.post(path, data=given, headers={"sec-fetch-site": site}, follow_redirects=False)
+            assert found.status_code == 403 and "a page of another origin" in said(found) and "<form" not in found.text
+        own = shared.http.post(path, data={"key": "no"}, headers={"sec-fetch-site": "same-origin"})
+        assert own.status_code == 401
+    assert [study["status"] for study in shared.http.get(STUDIES).json()] == ["open"] * 3
+
+
+def test_what_a_stranger_sends_costs_little(shared: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = publish(shared, key="no", study='"' * MAX_BYTES, relay="https://r.example.org")
+    assert long.status_code == 401 and len(long.content) < 10_000 and "https://r.example.org" in long.text
+    # The analyst has everything back.
+    assert len(publish(shared, study='"' * MAX_BYTES).content) > MAX_BYTES
+    monkeypatch.setattr(Office, "is_analyst", lambda *_: pytest.fail("Nothing as long as this is a key, and need not be hashed."))
+    assert "AUTH-002" in said(publish(shared, key="-" * MAX_BYTES))
+
+
 def test_nothing_is_logged_of_a_key(c: Coordinator, capfd: pytest.CaptureFixture[str]) -> None:
     publish(c, key="deadbeef")
     publish(c)
@@ -387,6 +442,40 @@ def test_one_look_serves_all_streams(tmp_path: Path, monkeypatch: pytest.MonkeyP
         stop.append(True)
 
 
+def test_one_wait_serves_all_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest, waits = manifest_of("anonml", 20), []
+    digest = manifest.digest.hex()
+    real = Office.board
+
+    async def counted(self: Office, study: str, after: int, wait: float) -> Any:
+        waits.append(study)
+        return await real(self, study, after, wait)
+
+    monkeypatch.setattr(Office, "board", counted)
+    monkeypatch.setattr(pages_events, "QUIET_SECONDS", 0.0)
+    n_streams, n_rounds = 12, 3
+    with live(tmp_path, manifest) as found, ExitStack() as stack:
+        https = [stack.enter_context(httpx2.Client()) for _ in range(n_streams)]
+        streams = [stack.enter_context(follow(http, found.url, digest)).iter_lines() for http in https]
+        for stream in streams:
+            for _ in range(n_rounds):
+                assert ": still here" in stream
+        # Streams that wait for themselves would have waited so often at least.
+        assert len(waits) < n_streams * n_rounds / 2
+
+
+def test_streams_that_are_asked_for_at_once_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages_events, "MOST_STREAMS", 4)
+    manifest = manifest_of("anonml", 20)
+    with live(tmp_path, manifest) as found, ExitStack() as stack:
+        where = ("127.0.0.1", int(found.url.rpartition(":")[2]))
+        sockets = [stack.enter_context(socket.create_connection(where, timeout=30)) for _ in range(60)]
+        for one in sockets:
+            one.sendall(f"GET /studies/{manifest.digest.hex()}/events HTTP/1.1\r\nhost: a\r\n\r\n".encode())
+        heads = [one.recv(12) for one in sockets]
+        assert heads.count(b"HTTP/1.1 200") == 4 and heads.count(b"HTTP/1.1 503") == 56
+
+
 def test_only_so_many_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages_events, "MOST_STREAMS", 2)
     manifest = manifest_of("anonml", 20)
@@ -436,7 +525,12 @@ def test_a_stream_does_not_keep_the_worker_from_stopping(tmp_path: Path) -> None
         with live(tmp_path, manifest) as found:
             raw = stack.enter_context(socket.create_connection(("127.0.0.1", int(found.url.rpartition(":")[2])), timeout=30))
             raw.sendall(f"GET /studies/{manifest.digest.hex()}/events HTTP/1.1\r\nhost: a\r\n\r\n".encode())
-            assert b"event: progress" in raw.recv(4096) + raw.recv(4096)
+            # Its head and the first event come together, or one after the other.
+            come = b""
+            while b"event: progress" not in come:
+                part = raw.recv(4096)
+                assert part, come
+                come += part
         # It has stopped, since nothing waits for this stream any more; its end was sent in good order.
         rest = b"".join(iter(lambda: raw.recv(4096), b""))
         assert rest.endswith(b"0\r\n\r\n")

@@ -136,6 +136,17 @@ def test_what_python_refuses_as_missing_a_graph_takes_for_unknown() -> None:
     np.testing.assert_allclose(run_onnx(model, gone)[1][0, 1], 1 / (1 + math.exp(-0.25)))
 
 
+def test_the_inputs_of_a_wide_model_are_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To list them anew for each of them would take the square of their number."""
+    schema = Schema([Numeric(f"x{i}", 0, 1, missing=False) for i in range(50)], ILL)
+    model = read_model(GLM(schema, "logit", (), np.zeros((1, 51))).to_plain())
+    made: list[Design] = []
+    real = GLM.design.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(GLM, "design", property(lambda self: made.append(real(self)) or made[-1]))
+    to_onnx(model)
+    assert len(made) == 1
+
+
 def test_texts_are_refused_with_a_sentence() -> None:
     schema = Schema([Numeric("age", 0, 10)], ILL, [Text("query", 10)])
     model = read_model(GLM(schema, "logit", (), np.zeros((1, Design(schema).width))).to_plain())

@@ -190,6 +190,28 @@ def test_depth_and_size_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_model({"model": PLAIN, "datasets": [0] * 1000, "trees": deep}).kind == "additive"
 
 
+def test_what_would_take_hours_to_look_at_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("features", "texts", "crosses"):
+        many = [["a", "b"]] * (reading.MAX_COLUMNS + 1)
+        assert f"more than 20,000 {name}" in refusal(PLAIN | {"kind": "linear", name: many}).what
+    long = at(PLAIN, ("label", "values", 0), "x" * (reading.MAX_LETTERS + 1))
+    assert "a text of more than 10,000 letters" in refusal(long).what
+    assert read_model(at(PLAIN, ("label", "values", 0), "x" * reading.MAX_LETTERS)).classes[1] == "yes"
+    # A statement is told once, and may be as long as it likes.
+    assert read_model({"model": PLAIN, "statement": STATEMENT | {"leaves": "x" * 20_000}}).statement is not None
+
+
+def test_a_file_is_not_parsed_into_more_than_memory_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "it.json"
+    path.write_text(json.dumps({"model": PLAIN, "trees": [[]] * 50}))
+    assert load_model(path).kind == "additive"
+    monkeypatch.setattr(reading, "MAX_PARSED", 100)
+    monkeypatch.setattr(reading.json, "loads", lambda *_, **__: pytest.fail("It is refused before it is parsed."))
+    with pytest.raises(SpecError) as caught:
+        load_model(path)
+    assert caught.value.code == "MODEL-001" and "it.json has more than 100 values" in caught.value.what
+
+
 @pytest.mark.parametrize(
     "content",
     [

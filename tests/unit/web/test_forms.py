@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import RemoteProtocolError
-from shoal.web.forms import MOST_FIELDS, fields_of
+from shoal.web.forms import MOST_FIELDS, MOST_PAIRS_BYTES, fields_of
 
 URLENCODED = "application/x-www-form-urlencoded"
 FENCE = "----WebKitFormBoundary7MA4YWxkTrZu0gW"
@@ -81,3 +81,16 @@ def test_rubbish_is_refused_in_a_sentence(kind: str, body: bytes) -> None:
 
 def test_many_fences_take_no_longer_than_few() -> None:
     assert refusal(MULTIPART, f"--{FENCE}\r\n".encode() * 50_000)
+
+
+def test_long_texts_come_in_parts() -> None:
+    """To decode what is between two signs of per cent takes a hundred times as long as to cut it out."""
+    assert fields_of(URLENCODED, b"key=" + b"7" * (MOST_PAIRS_BYTES - 4))["key"]
+    assert "at most 65,536 bytes" in refusal(URLENCODED, b"key=" + b"7" * (MOST_PAIRS_BYTES - 3))
+    assert fields_of(MULTIPART, multipart(("study", b"%41" * 900_000)))["study"] == b"%41" * 900_000
+
+
+def test_what_a_field_is_called_comes_soon() -> None:
+    name = "ä" * 255
+    assert fields_of(MULTIPART, multipart(("study_file", b"x"), extra=f'; filename="{name}"'.encode())) == {"study_file": b"x"}
+    assert refusal(MULTIPART, multipart(("study_file", b"x"), extra=b"\r\nx: " + b"y" * 5000)) == "A field has no name."

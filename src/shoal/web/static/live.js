@@ -12,7 +12,8 @@
   const inWords = (n) => n.toLocaleString("en-GB");
   const bar = panel.querySelector("progress");
   const labels = [...panel.querySelectorAll(".figures dt")].map((term) => term.textContent);
-  let said = "";
+  const setStopped = (isStopped) => field("stopped").forEach((place) => { place.hidden = !isStopped; });
+  let said = "", source = null, hasEnded = false;
 
   function show(totals) {
     const refused = Object.values(totals.refused).reduce((sum, n) => sum + n, 0);
@@ -29,7 +30,8 @@
   }
 
   function end(totals) {
-    source.close();
+    hasEnded = true;
+    leave();
     for (const pill of field("status")) {
       pill.className = `pill pill-${totals.status}`;
       pill.textContent = totals.status;
@@ -43,11 +45,28 @@
     write("said", "The study has ended.");
   }
 
-  const source = new EventSource(panel.dataset.events);
-  source.addEventListener("progress", (event) => show(JSON.parse(event.data)));
-  source.addEventListener("error", () => {
-    // A connection that broke off is tried again by the browser; one that was refused is not.
-    if (source.readyState === EventSource.CLOSED) field("stopped").forEach((place) => { place.hidden = false; });
-  });
-  window.addEventListener("pagehide", () => source.close());
+  function leave() {
+    if (source) source.close();
+    source = null;
+  }
+
+  // A browser opens six connections to one place, and would wait for ever with a seventh page: whoever does not look does not follow.
+  function follow() {
+    if (document.hidden || hasEnded) return leave();
+    if (source) return;
+    setStopped(false);
+    source = new EventSource(panel.dataset.events);
+    source.addEventListener("progress", (event) => show(JSON.parse(event.data)));
+    source.addEventListener("error", () => {
+      // A connection that broke off is tried again by the browser; one that was refused is not.
+      if (!source || source.readyState !== EventSource.CLOSED) return;
+      leave();
+      setStopped(true);
+    });
+  }
+
+  document.addEventListener("visibilitychange", follow);
+  window.addEventListener("pagehide", leave);
+  window.addEventListener("pageshow", follow);
+  follow();
 })();
