@@ -40,7 +40,9 @@ def intervals(title: str, rows: Sequence[Interval], *, axis: Axis, description: 
     """
     parts, top = legend([Key(level.name, level.colour, level.look) for level in levels], 0)
     values = [row.value for row in rows] + [edge for row in rows for edge in row.interval or ()] + [level.value for level in levels]
-    scale = scale_for(axis, values, _EDGE, WIDTH - _EDGE)
+    # Words at the right stand beside the plot, not on its lines.
+    beside = max((room_of(row.text) for row in rows), default=0.0)
+    scale = scale_for(axis, values, _EDGE, WIDTH - max(_EDGE, beside + 12))
     bottom = top + _ROW * len(rows) + 6
     parts.append(bottom_axis(axis, scale, top, bottom))
     parts += [
