@@ -39,7 +39,9 @@ def write_private(path: Path, text: str, option: str) -> None:
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
         Path(part).replace(path)
-    except OSError as error:
+    except BaseException as error:
         if part is not None:
             Path(part).unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise StoreError("LEDGER-001", f"{path} cannot be written: {error.strerror}.", fix=f"Give another file: {option} FILE") from None
