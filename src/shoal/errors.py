@@ -127,8 +127,9 @@ CODES: dict[str, str] = {
     "SIM-005": "A cluster is not given rows, because its address is neither on this machine nor protected by TLS.",
     "SIM-006": "The processes or the cluster that simulate cannot be reached, or have gone.",
     "SIM-007": "A table to simulate with names more or fewer databases or holders than the study has.",
-    "REPORT-001": "A file to report on cannot be read: it is not there, cut short, too large, or neither a run, a comparison, a result nor an audit.",
-    "REPORT-002": "A run, a comparison, a result or an audit is not in the form that this version reads. Another version may have written it.",
+    "FORECAST-001": "A file of public tables, from which a forecast is to be made, is not one, or not one of the study's columns.",
+    "REPORT-001": "A file to report on cannot be read: not there, cut short, too large, or no run, comparison, result or audit.",
+    "REPORT-002": "A file to report on is not in the form that this version reads. Another version may have written it.",
     "REPORT-003": "A report or a statement cannot be written, or would be written over what it is made of.",
     # the ledger
     "BUDGET-001": "The participant's limits do not bound a release, or cannot be counted together with it.",
