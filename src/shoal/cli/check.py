@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from shoal import tables
+from shoal import tables as table_files
 from shoal.cli.output import emit
 from shoal.clock import SystemClock
 from shoal.errors import UsageError
@@ -23,24 +25,63 @@ _AUDITED = 1_000
 """Weights of a model whose updates are audited in minutes."""
 
 
-def check(study: Path, /, *, data: str | None = None, like: str | None = None, json: bool = False) -> None:
-    """Validate a study, price every release, forecast its error, print its label.
+def check(
+    study: Path,
+    /,
+    *,
+    data: str | None = None,
+    like: str | None = None,
+    tables: Path | None = None,
+    target: str | None = None,
+    sizes: str | None = None,
+    epsilons: str | None = None,
+    level: float = 0.9,
+    seed: int = 0,
+    jobs: int | None = None,
+    json: bool = False,
+) -> None:
+    """Validate a study, price every release, forecast what it learns, print its label.
+
+    With public rows (--like) or public tables (--tables) the study is simulated on them, as a function of its size and of epsilon. Without
+    either only the error of its tables or weights is known beforehand, and nothing is said about how well it predicts.
 
     Parameters
     ----------
     study
         The study file.
     data
-        A table (.csv, .csv.gz, .parquet, .db#table) that should fit the study. It is read here and goes nowhere.
+        A table (.csv, .csv.gz, .parquet, .db#table) that should fit the study. It is read here and goes nowhere; no forecast uses it.
     like
-        A public table of the same form, checked in the same way.
+        A public table of the same form: the study is forecast as if those who take part were like its rows.
+    tables
+        A TOML file of public tables of each feature and the label, in the place of rows. Features are then taken as independent given the
+        label.
+    target
+        What should be reached, such as accuracy=0.8 (auc, f1; for a number rmse, mean_absolute_error, r_squared): how many that takes.
+        Without rows or tables: error=0.05, the error of the worst table.
+    sizes
+        Sizes to forecast, such as 1000,10000; by default some around the declared one.
+    epsilons
+        Values of epsilon to forecast, such as 0.5,1,2; by default some around the study's own.
+    level
+        Chance that an interval covers what the real study will have.
+    seed
+        All randomness of a forecast follows from it.
+    jobs
+        Processes to use; the result is the same for any number. By default two for large populations.
     json
         Print one JSON object.
     """
+    # A participant's program reads tables by this module, and has no use for forecasts.
+    from shoal.cli.check_forecast import Asked, forecast_study, numbers
+    from shoal.cli.check_view import forecast_lines
+
     spec = load(study)
     manifest = Manifest(spec)
     plan = make_plan(spec, manifest.digest)
+    asked = Asked(like, tables, target, numbers("sizes", sizes, int), numbers("epsilons", epsilons, float), level, seed, jobs)
     fits = {role: fit_table(spec, source) for role, source in (("data", data), ("like", like)) if source is not None}
+    told = forecast_study(spec, asked)
     statement = plan.statement(digest=manifest.short)
     warnings = doubts(plan, SystemClock().now())
     result = {
@@ -50,17 +91,22 @@ def check(study: Path, /, *, data: str | None = None, like: str | None = None, j
         "short": manifest.short,
         "warnings": list(warnings),
         "plan": plan.to_dict(),
+        "forecast": told,
         "label": statement.to_dict(),
         **fits,
     }
     lines = [f"{shown(str(study))}  ok   digest {manifest.short}", *(f"WARNING   {warning}" for warning in warnings)]
-    lines += [*_price_lines(plan), *_fit_lines({"data": data, "like": like}, fits)]
-    emit(result, "\n".join([*lines, "", str(statement)]), json=json, next_command=_next(study, data, plan))
+    lines += [*_price_lines(plan), *_fit_lines({"data": data, "like": like}, fits), "", *forecast_lines(told, spec.protocol)]
+    emit(result, "\n".join([*lines, "", str(statement)]), json=json, next_command=_next(study, data, plan, told))
 
 
-def _next(study: Path, data: str | None, plan: Plan) -> str:
+def _next(study: Path, data: str | None, plan: Plan, told: Mapping[str, Any]) -> str:
     if data is not None:
         return f"shoal simulate {shell_word(study)} --data {shell_word(data)}"
+    if told["is_promising"]:
+        return f"shoal serve {shell_word(study)}"
+    if told["from"]["kind"] == "like":
+        return f"shoal simulate {shell_word(study)} --data {shell_word(told['from']['file'])}"
     # Thousands of updates of a large model take an hour to audit; its mechanism is the same for a small one.
     if plan.params is None or plan.params.n_weights <= _AUDITED:
         return f"shoal audit study {shell_word(study)}"
@@ -71,7 +117,7 @@ def read_table(source: str) -> Table:
     """The table that an option names."""
     if not source.strip():
         raise UsageError("USAGE-001", "The name of the table is empty.", fix="--data rows.csv")
-    return tables.read(source)
+    return table_files.read(source)
 
 
 def fit_table(study: Study, source: str) -> dict[str, int]:
@@ -83,8 +129,8 @@ def fit_table(study: Study, source: str) -> dict[str, int]:
     schema.encode_label(columns)
     n_left_out = 0
     if study.data is not None:
-        columns, n_left_out = tables.limit_rows(columns, study.data.person, study.data.max_rows_per_person)
-    return {"rows": tables.n_rows(columns), "left_out": n_left_out}
+        columns, n_left_out = table_files.limit_rows(columns, study.data.person, study.data.max_rows_per_person)
+    return {"rows": table_files.n_rows(columns), "left_out": n_left_out}
 
 
 def _price_lines(plan: Plan) -> list[str]:

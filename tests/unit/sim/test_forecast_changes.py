@@ -33,7 +33,7 @@ def test_all_figures_of_a_protocol_are_changed(protocol: str, keys: list[str]) -
 def test_delta_is_changed_tenfold_and_what_cannot_be_doubled_is_halved() -> None:
     edits = ('trust = "local"', 'trust = "secure-sum"'), ("epsilon = 1.0", "epsilon = 40.0\ndelta = 1e-6")
     found = {change.key: change for change in changes_of(small("pfds", *edits))}
-    assert found["epsilon"].after == 20.0 and found["delta"].after == pytest.approx(1e-5) and found["max_colluders"].after == 14
+    assert found["epsilon"].after == 20.0 and found["delta"].after == pytest.approx(1e-5) and found["max_colluders"].after == 3
 
 
 class Made:
