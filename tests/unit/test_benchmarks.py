@@ -151,7 +151,7 @@ def test_a_figure_is_lines_of_numbers() -> None:
 
 def test_a_figure_without_a_drawing_library_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(SystemExit, match=r"shoal\[report\]"):
+    with pytest.raises(SystemExit, match="pip install matplotlib"):
         plots.pyplot()
 
 

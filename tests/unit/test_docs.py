@@ -164,9 +164,11 @@ def apps() -> dict[str, App]:
 
 
 def command_lines(page: Path) -> Iterator[list[str]]:
-    """The words of every shoal command in the blocks of a page."""
+    """The words of every shoal command in the blocks of a page; where some lines begin with a prompt, the others are what was printed."""
     for kind, text, _ in blocks(page):
-        for line in text.replace("\\\n", " ").splitlines() if kind in SHELLS else ():
+        lines = text.replace("\\\n", " ").splitlines() if kind in SHELLS else []
+        typed = [line for line in lines if line.startswith("$ ")] or lines
+        for line in typed:
             for part in re.split(r"&&|\||;|\s&(?:\s|$)", line.removeprefix("$ ")):
                 if re.match(r"\s*shoal [a-z]", part):
                     yield shlex.split(re.split(r"\s[0-9]?>", part)[0], comments=True)
