@@ -22,6 +22,7 @@ from shoal.cli.join_view import (
     sent_data,
     sent_text,
 )
+from shoal.cli.ledger_files import source_name
 from shoal.cli.ledger_view import total_data, totals_text
 from shoal.cli.output import emit
 from shoal.clock import SystemClock
@@ -219,7 +220,7 @@ def _go_on(options: Options, session: Session, offer: Offer, asked: Asked) -> No
 
 def _source(options: Options, known: Joined | None) -> str:
     """Which data the study is about: what the command line says, or what was said before. A study is answered from one table."""
-    given = "" if options.data is None else _absolute(options.data)
+    given = "" if options.data is None else source_name(options.data)
     if known is None:
         return given
     if options.data is not None and given != known.source:
@@ -227,11 +228,6 @@ def _source(options: Options, known: Joined | None) -> str:
         why = "A study is answered from one table: an answer from each would cost twice."
         raise UsageError("USAGE-001", what, why=why, fix="Leave out --data.")
     return known.source
-
-
-def _absolute(data: str) -> str:
-    """The name of a table under which it is found again from anywhere; what stands behind a # is part of it."""
-    return str(Path(data).absolute()) if data.strip() else data
 
 
 def _table(offer: Offer, source: str) -> Table | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cyclopts import App
 
-from shoal.cli.ledger_files import check_target, existing, write_private
+from shoal.cli.ledger_files import check_target, existing, source_name, write_private
 from shoal.cli.ledger_page import page
 from shoal.cli.ledger_view import csv_text, history_text, limits_text, new_limits_text, pending_text, total_data, totals_text, usage_data
 from shoal.cli.output import emit
@@ -120,7 +120,7 @@ def limit(
     relation
         Between which neighbours: "replace" changes the unit's data, "add-remove" has it there or not at all.
     source
-        For one data source; without it, all sources are counted together.
+        For one data source, a table's path as join is given it; without it, all sources are counted together.
     feature
         For the releases that read this feature. It is a cap on releases, no claim about the fact, which may be guessed from other features.
     remove
@@ -144,10 +144,16 @@ def limit(
         return
     with LedgerFile(path, SystemClock()) as book:
         if is_set or remove:
-            _change(book, new)
+            _change(book, replace(new, source=_source(book, new.source)))
         limits = book.limits()
     data = {"ledger": str(path), "limits": [usage_data(usage) for usage in limits]}
     emit(data, limits_text(limits), json=json, next_command="shoal ledger show" if is_set or remove else _TO_SET)
+
+
+def _source(book: LedgerFile, given: str | None) -> str | None:
+    """The name under which the ledger counts a source: as it is where the ledger has it, else as ``shoal join`` would call that table."""
+    known = {total.source for total in book.totals()} | {usage.limit.source for usage in book.limits()}
+    return given if given is None or given in known else source_name(given)
 
 
 @app.command

@@ -22,6 +22,11 @@ def existing(path: Path) -> Path:
     return path
 
 
+def source_name(data: str) -> str:
+    """The name of a table under which the ledger counts it, from wherever it is called; what stands behind a # is part of it."""
+    return str(Path(data).absolute()) if data.strip() else data
+
+
 def check_target(target: Path, ledger: Path, endings: tuple[str, ...]) -> None:
     """Refuse to write to a file with another ending, or over the ledger itself: ``USAGE-001``."""
     if target.suffix.lower() not in endings:

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from shoal.cli.ledger_files import source_name
 from shoal.cli.ledger_view import history_text, limits_text, pending_text, totals_text, usage_data
 from shoal.cli.main import run
 from shoal.clock import SystemClock
+from shoal.errors import BudgetError
 from shoal.participant.ledger_file import LedgerFile
 from shoal.privacy.events import Event, Relation, Scope, Unit
 from shoal.privacy.limits import DEFAULT_LIMITS, Limit, Period
@@ -118,11 +120,30 @@ def test_what_needs_a_ledger_says_that_there_is_none(shoal: Run, path: Path, com
     assert not path.parent.exists()
 
 
+def test_a_limit_for_a_table_is_kept_under_the_name_that_join_counts_it_by(
+    shoal: Run, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert shoal("limit", "--epsilon", "0.5", "--source", "rows.db#visits")[0] == 0
+    counted = source_name("rows.db#visits")
+    assert counted == f"{tmp_path}/rows.db#visits"
+    event = Event("test", {}, PERSON, 0.7, reads=("age",))
+    with LedgerFile(path, SystemClock()) as ledger, pytest.raises(BudgetError) as refused:
+        ledger.reserve("d1", "q1", event, source=counted, recipient="https://x.org", title="Sleep")
+    assert refused.value.code == "BUDGET-002"
+    assert shoal("limit", "--remove", "--source", "rows.db#visits")[0] == 0
+    assert "rows.db" not in shoal("limit")[1]
+
+
+def test_a_source_that_the_ledger_has_is_called_as_it_is(shoal: Run, used: Path) -> None:
+    assert "source me.csv" in shoal("limit", "--epsilon", "0.5", "--source", "me.csv")[1]
+
+
 def test_limits_are_set_changed_and_removed(shoal: Run, path: Path) -> None:
     assert "epsilon 0 of 2.5, 2.5 left" in shoal("limit", "--epsilon", "2.5")[1]
-    code, out, _ = shoal("limit", "--releases", "3", "--feature", "age", "--per", "month", "--unit", "record", "--source", "me.csv")
+    code, out, _ = shoal("limit", "--releases", "3", "--feature", "age", "--per", "month", "--unit", "record", "--source", "/me.csv")
     assert code == 0
-    assert "  0 of 3 releases  (record, replace, source me.csv, releases that read age, a month)" in out
+    assert "  0 of 3 releases  (record, replace, source /me.csv, releases that read age, a month)" in out
     assert "It is no claim about the fact" in out
     # A cap that is not mentioned stays.
     assert (
