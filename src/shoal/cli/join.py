@@ -42,6 +42,7 @@ from shoal.participant.session import Session, opened
 from shoal.participant.via import Via, via_of
 from shoal.privacy.rounding import show
 from shoal.study.manifest import Manifest
+from shoal.study.typeset import moment
 from shoal.table_files import Table
 
 _RELAYED = "ohttp"
@@ -179,12 +180,20 @@ async def _join(options: Options) -> None:
             session.agree(offer, source, role=options.role, invitation=options.invitation, is_reviewed=options.review)
         else:
             _go_on(options, session, offer, asked)
+        print(_how_long(offer.manifest), file=sys.stderr, flush=True)
         with progress(offer.manifest.study.title) as say:
             finished = await session.take_part(offer, table, say, options.role)
             kept = None
             if options.out is not None and finished.standing != "aborted":
                 kept = await session.keep(offer, finished, options.out, say)
         _report(options, session, offer, asked, finished, kept, rests_on_relay=rests_on_relay)
+
+
+def _how_long(manifest: Manifest) -> str:
+    """Until when this may take, for somebody who looks at a line that does not change."""
+    closes = manifest.study.participation.closes
+    until = "until the study ends" if closes is None else f"until the study ends, at {moment(closes)} at the latest"
+    return f"takes part {until}; Ctrl-C stops it here, and the same command goes on"
 
 
 def _remembered(options: Options, session: Session) -> Manifest | None:
