@@ -17,6 +17,7 @@ from shoal.study.load import load
 from shoal.study.manifest import Manifest
 from shoal.study.plan import Plan, make_plan
 from shoal.study.spec import Study
+from shoal.study.wording_tokens import remark_on_digest, statement_of_draft
 from shoal.table_files import Table
 
 _SHOWN_FORECASTS = 4
@@ -38,6 +39,7 @@ def check(
     level: float = 0.9,
     seed: int = 0,
     jobs: int | None = None,
+    tickets: bool = False,
     json: bool = False,
 ) -> None:
     """Validate a study, price every release, forecast what it learns, print its label.
@@ -69,6 +71,8 @@ def check(
         All randomness of a forecast follows from it.
     jobs
         Processes to use; the result is the same for any number. By default two for large populations.
+    tickets
+        Word the label for a study that will be served with --tickets.
     json
         Print one JSON object.
     """
@@ -79,32 +83,35 @@ def check(
     spec = load(study)
     manifest = Manifest(spec)
     plan = make_plan(spec, manifest.digest)
+    # Before a forecast, which takes its time.
+    statement, remark = statement_of_draft(manifest, plan, tickets=tickets), remark_on_digest(manifest, tickets=tickets)
     asked = Asked(like, tables, target, numbers("sizes", sizes, int), numbers("epsilons", epsilons, float), level, seed, jobs)
     fits = {role: fit_table(spec, source) for role, source in (("data", data), ("like", like)) if source is not None}
     told = forecast_study(spec, asked)
-    statement = plan.statement(digest=manifest.short)
     warnings = doubts(plan, SystemClock().now())
     result = {
         "study": str(study),
         "title": spec.title,
         "digest": manifest.digest.hex(),
         "short": manifest.short,
+        "digest_remark": remark,
         "warnings": list(warnings),
         "plan": plan.to_dict(),
         "forecast": told,
         "label": statement.to_dict(),
         **fits,
     }
-    lines = [f"{shown(str(study))}  ok   digest {manifest.short}", *(f"WARNING   {warning}" for warning in warnings)]
+    lines = [f"{shown(str(study))}  ok   digest {manifest.short}", *([] if remark is None else [f"digest    {remark}"])]
+    lines += [f"WARNING   {warning}" for warning in warnings]
     lines += [*_price_lines(plan), *_fit_lines({"data": data, "like": like}, fits), "", *forecast_lines(told, spec.protocol)]
-    emit(result, "\n".join([*lines, "", str(statement)]), json=json, next_command=_next(study, data, plan, told))
+    emit(result, "\n".join([*lines, "", str(statement)]), json=json, next_command=_next(study, data, plan, told, " --tickets" * tickets))
 
 
-def _next(study: Path, data: str | None, plan: Plan, told: Mapping[str, Any]) -> str:
+def _next(study: Path, data: str | None, plan: Plan, told: Mapping[str, Any], serve_options: str) -> str:
     if data is not None:
         return f"shoal simulate {shell_word(study)} --data {shell_word(data)}"
     if told["is_promising"]:
-        return f"shoal serve {shell_word(study)}"
+        return f"shoal serve {shell_word(study)}{serve_options}"
     if told["from"]["kind"] == "like":
         return f"shoal simulate {shell_word(study)} --data {shell_word(told['from']['file'])}"
     # Thousands of updates of a large model take an hour to audit; its mechanism is the same for a small one.

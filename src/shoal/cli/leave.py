@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from shoal.study.manifest import Manifest
 
 
-_REGISTERED = "nobody: the coordinator keeps your registration, if you have one, and cannot tell which packet is yours, or that none is"
+_REGISTERED = (
+    "nobody: the coordinator keeps your registration, if you have one. "
+    "By its token nobody can tell which packet is yours, or that none is; whoever saw your address might"
+)
 _UNREAD = "nobody: what you keep of the study is of another version of shoal, and this one cannot read it; your registration, if any, stays"
 
 

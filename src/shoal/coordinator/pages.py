@@ -1,4 +1,4 @@
-"""What a browser is shown: the list of studies, each study, its label and its report, as pages that need no script.
+"""What a browser is shown: the list of studies, each study, its label, its statement and its report, as pages that need no script.
 
 They say no more than the public routes do, and are looked up after them. Nothing is kept for a visitor: no cookie, no log. `PAGES` is the
 whole list; what an analyst does by a form is in `shoal.coordinator.pages_forms`, and what changes while somebody looks in `pages_events`.
@@ -20,13 +20,13 @@ from shoal.coordinator.aggregators import names_of
 from shoal.coordinator.office import Office, Served
 from shoal.coordinator.pages_answers import Page, html, save_as
 from shoal.coordinator.pages_events import Streams
-from shoal.coordinator.pages_facts import known_of, phases_of
+from shoal.coordinator.pages_facts import known_of, phases_of, warnings_of
 from shoal.coordinator.pages_forms import close_form, close_study, publish_form, publish_study
 from shoal.coordinator.pages_kept import Kept
 from shoal.coordinator.publishing import end_of
 from shoal.coordinator.routes import Way, summary_of
 from shoal.coordinator.store.base import Hosted
-from shoal.report import report_of
+from shoal.report import report_of, statement_page
 from shoal.transport.problems import RequestError, not_here
 from shoal.transport.reading import digest_of, query_of
 from shoal.transport.routes import JSON
@@ -35,11 +35,11 @@ from shoal.web import assets, facts, views
 _DOWNLOAD = {"download": range(1, 2)}
 _FOR_EVER = {"cache-control": "public, max-age=31536000, immutable", "cross-origin-resource-policy": "same-origin"}
 _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-"""A report is one file with its styles in it: it may do nothing but look as it does."""
+"""A report or a statement is one file with its styles in it: it may do nothing but look as it does."""
 
 _STUDY = "/studies/{digest}"
-_MOST_CARDS, _MOST_REPORTS = 4096, 64
-"""That are kept in memory: a card is a few hundred bytes, a report some ten thousand."""
+_MOST_CARDS, _MOST_REPORTS, _MOST_STATEMENTS = 4096, 64, 64
+"""That are kept in memory: a card is a few hundred bytes, a report or a statement some ten thousand."""
 
 
 class Overview:
@@ -66,8 +66,9 @@ async def show_study(office: Office, request: Request) -> Response:
     def rendered() -> str:
         ends = end_of(manifest, served.hosted) if progress["status"] == "open" else None
         known, phases = known_of(served.hosted.manifest), phases_of(manifest, letters)
-        described = facts.described(known, summary_of(served), progress, n_named=len(names_of(manifest)), ends=ends, phases=phases)
-        return views.study_page(described)
+        n_named, warnings = len(names_of(manifest)), warnings_of(served.hosted.manifest)
+        summary = summary_of(served)
+        return views.study_page(facts.described(known, summary, progress, n_named=n_named, ends=ends, phases=phases, warnings=warnings))
 
     return html(await run_in_threadpool(rendered))
 
@@ -75,6 +76,18 @@ async def show_study(office: Office, request: Request) -> Response:
 async def show_label(office: Office, request: Request) -> Response:
     served = await _served(office, request)
     return html(await run_in_threadpool(lambda: views.label_page(known_of(served.hosted.manifest), served.hosted.digest)))
+
+
+class Statements:
+    """Studies on one page to sign off, each with the digest that is served."""
+
+    def __init__(self) -> None:
+        self._statements: Kept[str] = Kept(_MOST_STATEMENTS)
+
+    async def show(self, office: Office, request: Request) -> Response:
+        served = await _served(office, request)
+        page = await self._statements.get(served.hosted.digest, partial(statement_page, served.manifest))
+        return html(page, policy=_REPORT_POLICY)
 
 
 class Reports:
@@ -113,6 +126,7 @@ def pages_of(office: Office) -> tuple[Way, ...]:
         Way("POST", "/publish", publish_study),
         Way("GET", _STUDY, show_study),
         Way("GET", f"{_STUDY}/label", show_label),
+        Way("GET", f"{_STUDY}/statement", Statements().show),
         Way("GET", f"{_STUDY}/report", Reports().show),
         Way("GET", f"{_STUDY}/model", save_model),
         Way("GET", f"{_STUDY}/events", Streams(office).follow),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
@@ -10,6 +11,7 @@ from shoal.coordinator.aggregators import messages_of
 from shoal.coordinator.publishing import n_phases_of
 from shoal.messages.codec import decode
 from shoal.protocols.anonml.messages import Ask
+from shoal.study.doubts import doubts
 from shoal.study.manifest import Manifest
 from shoal.study.plan import make_plan
 from shoal.study.typeset import moment
@@ -24,6 +26,13 @@ def known_of(data: bytes) -> Known:
     manifest = Manifest.from_bytes(data)
     plan = make_plan(manifest.study, manifest.digest)
     return Known(manifest, plan, statement_of(manifest, plan))
+
+
+@lru_cache(maxsize=256)
+def warnings_of(data: bytes) -> tuple[str, ...]:
+    """What the plan of a study warns of, by its manifest's bytes: that it hardly protects, or that its result is mostly noise."""
+    # At a moment before any study closes: whether this one has ended, its page says already.
+    return doubts(known_of(data).plan, datetime.min.replace(tzinfo=UTC))
 
 
 def phases_of(manifest: Manifest, letters: Iterable[Letter]) -> list[dict[str, Any]]:

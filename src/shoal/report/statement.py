@@ -14,7 +14,7 @@ from shoal.report.views import TITLES
 from shoal.study.label import Statement
 from shoal.study.manifest import Manifest
 from shoal.study.typeset import clean, moment
-from shoal.study.wording_tokens import statement_of
+from shoal.study.wording_tokens import remark_on_digest, statement_of, statement_of_draft
 
 _SIGNED_BY = ("For the study", "Data protection", "Ethics board")
 _DENSITIES = (("roomy", 98, 44), ("close", 108, 49), ("closer", 120, 56))
@@ -27,9 +27,31 @@ def statement_page(manifest: Manifest) -> str:
     Parameters
     ----------
     manifest
-        Of the study; one without keys and addresses for a study that is not served yet.
+        Of the study as it is served: what is signed then has the digest that participants agree to.
     """
-    label = statement_of(manifest)
+    told = ". Every word above follows from the study with this digest, to which participants agree; a change of the study changes it."
+    return _page(manifest, statement_of(manifest), told)
+
+
+def draft_page(draft: Manifest, *, tickets: bool = False) -> str:
+    """The same page of a study that is not served yet, as participants will read it.
+
+    Parameters
+    ----------
+    draft
+        The study without keys and addresses.
+    tickets
+        Whether anonymous packets will be admitted by tickets, and not by tokens.
+    """
+    remark = remark_on_digest(draft, tickets=tickets)
+    told = ". Every word above follows from the study file with this digest; a change of the file changes it."
+    if remark is not None:
+        served = "To sign for exactly what is served, print /studies/DIGEST/statement at its coordinator."
+        told = f", a digest {remark}. This page is of the study file alone, and names no digest that is served. {served}"
+    return _page(draft, statement_of_draft(draft, tickets=tickets), told)
+
+
+def _page(manifest: Manifest, label: Statement, told: str) -> str:
     rows = [(head, content if isinstance(content, str) else list(content)) for head, content in _rows(manifest, label)]
     texts = [text for _, content in rows for text in ([content] if isinstance(content, str) else content)]
     density = next((name for name, letters, lines in _DENSITIES if sum(-(-len(text) // letters) for text in texts) <= lines), "closest")
@@ -47,7 +69,7 @@ def statement_page(manifest: Manifest) -> str:
             head,
             tag("dl", [_term(name, content) for name, content in rows]),
             _signatures(),
-            _foot(manifest),
+            _foot(manifest, told),
             class_=density,
             id="main",
         ),
@@ -86,7 +108,6 @@ def _signatures() -> Markup:
     return tag("div", map(line, _SIGNED_BY), class_="signatures")
 
 
-def _foot(manifest: Manifest) -> Markup:
+def _foot(manifest: Manifest, told: str) -> Markup:
     digest = tag("code", manifest.digest.hex())
-    told = " Every word above follows from the study file with this digest; a change of the file changes it."
-    return tag("footer", paragraph("Study ", digest, f".{told} shoal {__version__}."))
+    return tag("footer", paragraph("Study ", digest, f"{told} shoal {__version__}."))

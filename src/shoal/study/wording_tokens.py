@@ -8,7 +8,7 @@ from shoal.crypto.tokens import TOKEN_BYTES
 from shoal.names import counted
 from shoal.protocols.anonml.analysis import packet_bytes
 from shoal.protocols.anonml.script import Script
-from shoal.study.anonymity import Slots, has_tokens
+from shoal.study.anonymity import Slots, check_delivery, has_tokens, is_anonymous
 from shoal.study.label import Statement
 from shoal.study.manifest import Manifest
 from shoal.study.parts import BudgetLine
@@ -17,6 +17,10 @@ from shoal.study.wording import leaves_by_tokens
 
 UNDO = "You may leave at any time; what was already sent stays sent. Your registration stays too, and nobody is told that you left."
 
+_STAND_IN = b"\x80".ljust(96, b"\x00")
+"""In the place of an issuer's key, for a label alone: no coordinator has it."""
+
+_DIGEST_OF_ITS_OWN = "has a digest of its own, on the label that participants read"
 _HEAD_BYTES, _GRAIN = TOKEN_BYTES + 9, 64
 _ADDRESS = {
     None: "Who sees your address depends on how you join: directly the coordinator does, and could tell by it what is yours",
@@ -58,6 +62,42 @@ def statement_of(manifest: Manifest, plan: Plan | None = None, budget: BudgetLin
         not_covered=tuple(_not_covered(statement)),
         undo=UNDO,
     )
+
+
+def as_offered(draft: Manifest, *, tickets: bool = False) -> Manifest:
+    """A study as ``shoal serve`` will offer it, to word its label: its digest stands for nothing, since no coordinator's keys are in it.
+
+    Parameters
+    ----------
+    draft
+        The study without keys.
+    tickets
+        Whether anonymous packets will be admitted by tickets, and not by tokens.
+
+    Raises
+    ------
+    SpecError
+        ``HOST-003``: the study cannot be served with tickets.
+    """
+    if tickets:
+        check_delivery(draft)
+        return draft
+    return replace(draft, issuer_key=_STAND_IN) if is_anonymous(draft.study) else draft
+
+
+def statement_of_draft(draft: Manifest, plan: Plan | None = None, *, tickets: bool = False) -> Statement:
+    """The label of a study that is not served yet, in the words that participants will read, with the digest that it has so far."""
+    plan = plan or make_plan(draft.study, draft.digest)
+    return replace(statement_of(as_offered(draft, tickets=tickets), plan), digest=draft.short)
+
+
+def remark_on_digest(draft: Manifest, *, tickets: bool = False) -> str | None:
+    """Why the digest of a draft is not that of the study that is served, in words that go on from "digest"; None where it is."""
+    if has_tokens(as_offered(draft, tickets=tickets)):
+        return f"of the study without keys; a coordinator adds its keys, and what it serves {_DIGEST_OF_ITS_OWN}"
+    if draft.study.protocol in ("sdq", "pfds"):
+        return f"of the study without keys; where a roster adds those of its members, what is served {_DIGEST_OF_ITS_OWN}"
+    return None
 
 
 def packet_size(script: Script) -> int:

@@ -106,6 +106,7 @@ def described(
     n_named: int,
     ends: str | None,
     phases: Sequence[Mapping[str, Any]],
+    warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
     """A study on a page of its own.
 
@@ -121,6 +122,8 @@ def described(
         When and how it ends, in words that go on from "ends"; None where it has ended.
     phases
         Those that were opened, each with its ``number`` and the times ``opened`` and ``closes``; and how many there are, ``of``.
+    warnings
+        What its plan warns of.
     """
     study, statement = known.manifest.study, known.statement
     rows = dict(statement.rows())
@@ -148,6 +151,7 @@ def described(
         "n_refused": sum(progress["refused"].values()),
         "ends": None if ends is None else clean(ends),
         "phases": phases,
+        "warnings": [clean(warning) for warning in warnings],
     }
 
 

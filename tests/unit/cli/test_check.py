@@ -40,6 +40,23 @@ def test_prints_digest_prices_and_label(protocol: str, tmp_path: Path, capsys: p
     assert command == ["audit", "study", str(path)]
 
 
+def test_the_label_is_worded_as_the_study_is_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "anonml")
+    check(path)
+    printed = capsys.readouterr().out
+    assert "one packet: a token without your name" in printed and "ticket" not in printed and "704 bytes" in printed
+    remark = "a coordinator adds its keys, and what it serves has a digest of its own, on the label that participants read"
+    assert f"digest    of the study without keys; {remark}" in printed
+    check(path, tickets=True)
+    printed = capsys.readouterr().out
+    assert "one packet: a ticket without your name" in printed and "without keys" not in printed
+    for tickets in (False, True):
+        check(path, tickets=tickets, json=True)
+        told = json.loads(capsys.readouterr().out)
+        assert told["label"]["digest"] == told["short"] == Manifest(load(path)).short
+        assert (told["digest_remark"] is None) is tickets
+
+
 def test_shows_what_the_paper_expects_of_other_adversaries_as_no_guarantee(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check(write(tmp_path, "ddml"))
     printed, label = capsys.readouterr().out.split("┌ PRIVACY LABEL")

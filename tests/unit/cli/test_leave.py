@@ -168,6 +168,7 @@ def test_of_a_study_with_tokens_nobody_is_told_and_the_registration_stays(folder
     leave(manifest.short, ledger=path)
     printed = capsys.readouterr().out
     assert "told      nobody: the coordinator keeps your registration" in printed
+    assert "By its token nobody can tell which packet is yours, or that none is; whoever saw your address might\n" in printed
     assert printed.endswith(f"next      shoal ledger show --ledger {path}\n")
     leave(manifest.short, ledger=path, json=True)
     told = json.loads(capsys.readouterr().out)

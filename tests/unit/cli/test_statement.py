@@ -10,7 +10,8 @@ import pytest
 from shoal.cli.main import run
 from shoal.cli.statement import statement
 from shoal.errors import ShoalError
-from shoal.report import registry_record, statement_page
+from shoal.report import registry_record
+from shoal.report.statement import draft_page
 from shoal.study.load import load
 from shoal.study.manifest import Manifest
 from shoal.study.templates import PROTOCOLS, study_text
@@ -27,7 +28,7 @@ def test_the_page_is_beside_the_study(protocol: str, tmp_path: Path, capsys: pyt
     path = study_file(tmp_path, protocol)
     assert run(["statement", str(path)]) == 0
     manifest = Manifest(load(path))
-    assert (tmp_path / "statement.html").read_text("utf-8") == statement_page(manifest)
+    assert (tmp_path / "statement.html").read_text("utf-8") == draft_page(manifest)
     printed = capsys.readouterr().out
     assert manifest.short in printed and f"next      shoal serve {path}" in printed
     assert sorted(one.name for one in tmp_path.iterdir()) == ["statement.html", "study.toml"]
@@ -62,3 +63,26 @@ def test_bad_input_gets_a_sentence_and_leaves_no_file(tmp_path: Path, capsys: py
     assert sorted(one.name for one in tmp_path.iterdir()) == ["study.toml", "taken.json"]
     assert run(["statement", str(tmp_path / "none.toml")]) == 3
     assert "SPEC-001" in capsys.readouterr().err
+
+
+def test_page_and_record_are_worded_as_the_study_is_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = study_file(tmp_path, "anonml")
+    manifest = Manifest(load(path))
+    statement(path, json=True)
+    told = json.loads(capsys.readouterr().out)
+    record = json.dumps(told["record"])
+    assert "a token without your name" in record and "ticket" not in record
+    assert told["record"]["url_slug"] == f"shoal-{manifest.short}" and f"Study: {manifest.short}." in record
+    assert told["digest"] == manifest.digest.hex() and "a coordinator adds its keys" in told["digest_remark"]
+    assert "digest    of the study without keys" in _printed(path, capsys)
+    assert run(["statement", str(path), "--tickets"]) == 0
+    printed = capsys.readouterr().out
+    assert "without keys" not in printed and f"next      shoal serve {path} --tickets" in printed
+    assert (tmp_path / "statement.html").read_text("utf-8") == draft_page(manifest, tickets=True)
+    statement(path, tickets=True, json=True)
+    assert json.loads(capsys.readouterr().out)["record"] == registry_record(manifest)
+
+
+def _printed(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    statement(path)
+    return capsys.readouterr().out

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,15 @@ from served import toml_of
 from shoal.coordinator import pages, pages_events
 from shoal.coordinator.office import Office
 from shoal.coordinator.pages import pages_of
+from shoal.coordinator.pages_facts import known_of
 from shoal.coordinator.results import result_of
 from shoal.coordinator.routes import ROUTES
 from shoal.coordinator.store.base import Ending
 from shoal.entropy import SeededEntropy
 from shoal.errors import StoreError
 from shoal.protocols.base import AGGREGATOR, run_local
+from shoal.report import statement_page
+from shoal.study.doubts import doubts
 from shoal.study.load import MAX_BYTES
 from shoal.study.manifest import Manifest
 from shoal.transport.routes import STUDIES, study_route
@@ -173,6 +177,30 @@ def test_a_store_that_is_away(c: Coordinator, monkeypatch: pytest.MonkeyPatch) -
     found = c.http.get(f"/studies/{ANONML}")
     assert found.status_code == 503 and found.headers["retry-after"] == "1"
     assert "HOST-004" in said(found) and "secret" not in found.text
+
+
+def test_what_is_signed_has_the_digest_that_is_served(c: Coordinator) -> None:
+    digest = publish(c).headers["location"].rpartition("/")[2]
+    for one in (digest, ANONML, PFDS):
+        assert f'href="/studies/{one}/statement"' in c.http.get(f"/studies/{one}").text
+        found = c.http.get(f"/studies/{one}/statement")
+        assert found.status_code == 200 and one in said(found) and "Every word above follows from the study with this digest" in said(found)
+        assert found.text == statement_page(Manifest.from_bytes(c.store.study(one).manifest))  # type: ignore[union-attr]
+        policy = found.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "script-src" not in policy and "<script" not in found.text
+    label = c.get(digest, "label").json()
+    page = said(c.http.get(f"/studies/{digest}/statement"))
+    assert label["seen_by"] in page and label["leaves"] in page and "a token without your name" in page
+
+
+def test_a_study_whose_result_is_noise_says_so(c: Coordinator) -> None:
+    digest = publish(c, study=toml_of(document_of("anonml", 20, privacy={"epsilon": 0.1}))).headers["location"].rpartition("/")[2]
+    plan = known_of(c.store.study(digest).manifest).plan  # type: ignore[union-attr]
+    [warning] = doubts(plan, datetime.min.replace(tzinfo=UTC))
+    assert "most of the result is noise" in warning
+    assert c.store.end(digest, Ending("done", result=b"{}"))
+    page = said(c.http.get(f"/studies/{digest}"))
+    assert f"Its plan warns. {warning}" in page and "What was learned" in page
 
 
 # what was learned

@@ -89,14 +89,25 @@ def test_a_number_is_held_against_its_mean() -> None:
     del document["most_common"]
     page = check_inert(report_of([document]))
     assert "On 150 unseen rows its RMSE is 41.5 (less is better); guessing 40.25, without privacy 20.5." in page.text
-    assert "Its interval reaches down to guessing" in page.text
+    assert "It does no better than guessing, as far as 3 runs can show (41.5 against 40.25): its 95 % interval reaches" in page.text
+    assert "RMSE 41.5 (39.35 to 43.65), without privacy 20.5, guessing the mean 40.25; R squared -0.125" in page.text
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "error", "said"), [(0.5, 0.001, "no better than guessing"), (0.55, 0.0125, "reaches down"), (0.9, 0.01, "")]
+    ("accuracy", "error", "said"),
+    [
+        (0.5, 0.001, "worse than guessing, which looks at no row (50.0 % against 54.7 %)"),
+        (0.55, 0.0125, "no better than guessing, as far as 3 runs can show (55.0 % against 54.7 %)"),
+        (
+            0.5468,
+            0.0125,
+            "(54.68 % against 54.69 %): its 95 % interval reaches guessing. More runs, more rows or a larger epsilon might tell",
+        ),
+        (0.9, 0.01, ""),
+    ],
 )
 def test_what_is_no_better_than_guessing_is_said_to_be(accuracy: float, error: float, said: str) -> None:
-    one = point(2.0, accuracy, scores={"accuracy": {"value": accuracy, "error": error}})
+    one = point(2.0, accuracy, scores={"accuracy": {"value": accuracy, "error": error}}, people=15_000)
     page = check_inert(report_of([run_document(points=[one])]))
     warnings = [given for _, given in page.tags if given.get("class") == "warning"]
     assert bool(warnings) == bool(said) and said in page.text
@@ -105,6 +116,24 @@ def test_what_is_no_better_than_guessing_is_said_to_be(accuracy: float, error: f
 def test_too_few_participants_are_said_to_be_too_few() -> None:
     page = check_inert(report_of([run_document(points=[point(2.0, 0.8125, minimum=1000)])]))
     assert "450 people took part, and the study learns nothing from fewer than 1,000" in page.text
+
+
+@pytest.mark.parametrize(
+    ("protocol", "said"), [("anonml", "declares 20,000 people, and 450 took part"), ("sdq", "rows, and there are 450: what is asked")]
+)
+def test_a_declared_size_far_from_who_took_part_is_said(protocol: str, said: str) -> None:
+    page = check_inert(report_of([run_document(protocol)]))
+    assert said in page.text and any(given.get("class") == "warning" for _, given in page.tags)
+
+
+def test_the_card_holds_each_measure_against_guessing_and_no_privacy() -> None:
+    card = Page(section(report_of([run_document()]), "card")).text
+    assert "accuracy 81.2 % (75.9 % to 86.6 %), without privacy 89.1 %, guessing the most common class 54.7 %; AUC 0.844" in card
+
+
+def test_one_release_leaves_nothing_to_be_left() -> None:
+    budget = section(report_of([run_document()]), "budget")
+    assert "spent in one release" in budget and "after each release" not in budget and "1 release; epsilon" in budget
 
 
 def test_without_perturbation_there_is_no_guarantee_no_label_and_no_budget() -> None:
@@ -225,6 +254,7 @@ def test_a_tree_is_text_where_there_is_no_model_and_a_picture_where_there_is() -
     assert "├─ &lt;= 17 → &lt;b&gt;no&lt;/b&gt;" in text and keys(check_inert(text)).count("tree") == 1
     model = result_document("sdq")["model"]
     drawn = report_of([document | {"learned": {"simulated": True, "model": model}}])
+    assert "may name a class that its own counts do not favour" in drawn and "naive Bayes" in drawn
     assert "A decision tree for" in drawn and keys(check_inert(drawn)).count("tree") == 1
     linear = result_document("anonml")["model"]
     assert tree({"model": linear}) is None

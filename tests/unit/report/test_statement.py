@@ -12,11 +12,12 @@ import pytest
 from coordinator_cases import manifest_of
 from shoal.report import registry_record, statement_page
 from shoal.report.registry import to_fill_in
+from shoal.report.statement import draft_page
 from shoal.study.load import load, parse
 from shoal.study.manifest import Manifest
 from shoal.study.spec import Study
 from shoal.study.templates import PROTOCOLS, study_text
-from shoal.study.wording_tokens import statement_of
+from shoal.study.wording_tokens import statement_of, statement_of_draft
 from unit.report.cases import HOSTILE, check_inert
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.toml"))
@@ -84,6 +85,20 @@ def test_a_study_that_is_served_by_tokens_is_described_as_one() -> None:
     manifest = manifest_of("anonml")
     page = check_inert(statement_page(manifest))
     assert statement_of(manifest).leaves in page.text
+    assert f"Study {manifest.digest.hex()}. Every word above follows from the study with this digest" in page.text
+
+
+def test_a_draft_is_worded_as_it_will_be_served_and_claims_no_served_digest() -> None:
+    for protocol in ("anonml", "sdq"):
+        draft = Manifest(study_of(protocol))
+        text, label = check_inert(draft_page(draft)).text, statement_of_draft(draft)
+        assert label.leaves in text and label.seen_by in text and label.undo in text and draft.digest.hex() in text
+        assert "names no digest that is served" in text and "print /studies/DIGEST/statement at its coordinator" in text
+        assert "Every word above follows" not in text
+    anonml = Manifest(study_of("anonml"))
+    assert "a token without your name" in check_inert(draft_page(anonml)).text
+    tickets = check_inert(draft_page(anonml, tickets=True)).text
+    assert "a ticket without your name" in tickets and "Every word above follows from the study file with this digest" in tickets
 
 
 @pytest.mark.parametrize("hostile", [words for words in HOSTILE if all(char.isprintable() for char in words)])
@@ -108,7 +123,7 @@ def test_it_prints_on_one_page(tmp_path: Path) -> None:
     chosen = {name: found[name] for name in ("anonml", "sdq", "pfds", "nursery-sdq-paper")} | {"long": Study.from_content(long)}
     for name, study in chosen.items():
         page, printed = tmp_path / f"{name}.html", tmp_path / f"{name}.pdf"
-        page.write_text(statement_page(Manifest(study)), "utf-8")
+        page.write_text(draft_page(Manifest(study)), "utf-8")
         command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
         subprocess.run(
             [*command, "--no-pdf-header-footer", f"--print-to-pdf={printed}", page.as_uri()], check=True, capture_output=True, timeout=120

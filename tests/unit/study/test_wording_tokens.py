@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from participants import manifest_of
+from shoal.errors import SpecError
+from shoal.study.load import parse
 from shoal.study.manifest import Manifest
 from shoal.study.plan import make_plan
-from shoal.study.wording_tokens import packet_size, statement_of
+from shoal.study.templates import study_text
+from shoal.study.wording_tokens import as_offered, packet_size, remark_on_digest, statement_of, statement_of_draft
 from shoal.transport import packets
 from token_desk import token_manifest
 
@@ -71,3 +76,30 @@ def test_the_bytes_are_those_of_the_packets() -> None:
         size = packets.packet_size(manifest)
         assert packet_size(plan.script) == size
         assert statement_of(manifest, plan).bytes == len(plan.script.prices) * size
+
+
+@pytest.mark.parametrize("served", [token_manifest(), token_manifest(**PAPER), token_manifest("ddml", **DEVICES)])
+def test_a_draft_is_worded_as_it_is_served(served: Manifest) -> None:
+    draft = Manifest(served.study)
+    plan = make_plan(draft.study, draft.digest)
+    assert statement_of_draft(draft) == statement_of_draft(draft, plan) == replace(statement_of(served, plan), digest=draft.short)
+    assert "a coordinator adds its keys" in (remark_on_digest(draft) or "")
+    assert statement_of_draft(draft, tickets=True) == statement_of(draft) != statement_of_draft(draft)
+    assert remark_on_digest(draft, tickets=True) is None
+
+
+def test_a_draft_that_needs_no_tokens_is_worded_as_it_is() -> None:
+    signed = manifest_of("ddml", ddml={"n_instances": 2, "admission": "signed"})
+    holders = manifest_of("pfds", 3, pfds={"n_holders": 3})
+    for draft in (signed, holders):
+        assert as_offered(draft) == draft and statement_of_draft(draft) == statement_of(draft)
+    assert remark_on_digest(signed) is None
+    assert "where a roster adds those of its members" in (remark_on_digest(holders) or "")
+
+
+def test_a_shuffled_study_cannot_have_tickets() -> None:
+    text = study_text("anonml").replace('trust = "local"', 'trust = "shuffled"').replace("epsilon = 2.0", "epsilon = 2.0\ndelta = 1e-6")
+    draft = Manifest(parse(text.replace("size = 20000", "size = 20000\nhonest_share = 0.9")))
+    with pytest.raises(SpecError, match="trust shuffled needs tokens") as refused:
+        statement_of_draft(draft, tickets=True)
+    assert refused.value.code == "HOST-003" and "in one batch with everyone else's" in statement_of_draft(draft).seen_by

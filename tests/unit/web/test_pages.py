@@ -93,11 +93,21 @@ def test_odds_are_drawn_as_they_are_worded() -> None:
     assert '<rect class="odds-after" width="88.1"' in page and "A guess of 50 of 100 becomes at most 88.1 of 100." in page
 
 
+def test_a_page_vouches_for_nothing_that_it_cannot_know_and_warns_as_the_plan_does() -> None:
+    known = template("anonml")
+    text = Elements(page_of(known)).text
+    assert "The analyst vouches that they were not read from anybody’s rows." in text and "Its plan warns." not in text
+    assert 'class="results" data-when="done" hidden' in page_of(known)
+    warned = facts.described(known, summary_of(known), NOTHING, n_named=0, ends=None, phases=(), warnings=["Most of it is <b>noise</b>."])
+    assert "Its plan warns. Most of it is <b>noise</b>." in Elements(views.study_page(warned)).text
+
+
 @pytest.mark.parametrize("status", ["done", "failed", "closed"])
 def test_a_study_that_has_ended(status: str) -> None:
     page = page_of(template("anonml"), ends=None, status=status, reason=None if status == "done" else "Too few <b>.")
     assert "data-events" not in page and 'noscript><p class="hint">Without' not in page
-    assert ('class="results" data-when="done" hidden' in page) == (status != "done")
+    assert ("What was learned" in page) == ("/report" in page) == ("/model" in page) == (status == "done")
+    assert 'class="results" data-when="done" hidden' not in page
     assert ("Too few &lt;b&gt;." in page) == (status != "done")
     assert 'aria-labelledby="join" data-when="open" hidden' in page
 
