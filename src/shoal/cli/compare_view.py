@@ -13,6 +13,7 @@ from shoal.report.charts import Interval, Level, intervals
 from shoal.report.colours import GREY, colour_of
 from shoal.report.details import Mean
 from shoal.report.figures import figure, interval, is_falling, measure_axis, name_of
+from shoal.report.sections.verdicts import above_no_privacy, beside_guessing, figures
 from shoal.study.typeset import wrap
 
 COLUMNS = 100
@@ -21,6 +22,7 @@ _FAR = 2
 _NAME = 34
 _SHORT = {"mean_absolute_error": "MAE", "r_squared": "R²"}
 _YARDSTICKS = {"most_common": "most common class", "mean_label": "mean of the label", "without_privacy": "without privacy"}
+_BESIDE = {"most_common": "guessing", "mean_label": "guessing", "without_privacy": "without privacy"}
 _KILO = 1000
 _SHORTEST = 0.01
 
@@ -167,13 +169,22 @@ def _guarantee(entry: Entry) -> str:
 
 
 def _worse(result: Mapping[str, Any], entry: Entry) -> str:
-    """Said of what does worse than whoever looks at no row, by more than its standard error."""
+    """Said of what is not shown to do better than whoever looks at no row; worse is only what has all of its interval there."""
     measure = result["measure"]
-    name = next(name for name in _YARDSTICKS if name in result["yardsticks"])
-    sign = -1 if is_falling(measure) else 1
-    score = entry["scores"][measure]
-    reached = sign * score["value"] + (score["error"] or 0.0)
-    return f"; WORSE THAN GUESSING ({_YARDSTICKS[name]})" if reached < sign * result["yardsticks"][name][measure] else ""
+    name = _guessing(result)
+    guess, mean = result["yardsticks"][name][measure], Mean(**entry["scores"][measure])
+    verdict = beside_guessing(measure, mean, result["repeats"], guess)
+    if verdict == "better":
+        return ""
+    value, beside = figures(measure, mean.value, guess)
+    against = f"({_YARDSTICKS[name]}): {value} against {beside}"
+    if verdict == "worse":
+        return f"; WORSE THAN GUESSING {against}"
+    return f"; no better than guessing {against}, as far as {counted(result['repeats'], 'run')} can show"
+
+
+def _guessing(result: Mapping[str, Any]) -> str:
+    return next(name for name in _YARDSTICKS if name in result["yardsticks"])
 
 
 def _best(result: Mapping[str, Any]) -> Iterator[str]:
@@ -184,7 +195,18 @@ def _best(result: Mapping[str, Any]) -> Iterator[str]:
     for head, some in (("of all", result["entries"]), ("where nobody need be trusted", alone)):
         if some:
             best = max(some, key=lambda entry: sign * entry["scores"][measure]["value"])
-            yield f"{head}: {best['name']}, {_epsilon(best)}: {name_of(measure)} {figure(measure, best['scores'][measure]['value'])}"
+            yield f"{head}: {best['name']}, {_epsilon(best)}: {name_of(measure)} {_beside(result, best['scores'][measure]['value'])}"
+
+
+def _beside(result: Mapping[str, Any], value: float) -> str:
+    """A figure with guessing and no privacy beside it, in digits that tell them apart."""
+    measure, held_against = result["measure"], result["yardsticks"]
+    known = {words: held_against[name][measure] for name, words in _BESIDE.items() if name in held_against}
+    own, *others = figures(measure, value, *known.values())
+    said = f"{own}; {', '.join(f'{words} {text}' for words, text in zip(known, others, strict=True))}"
+    free = known.get("without privacy")
+    above = "" if free is None else above_no_privacy(measure, value, free, result["rows"]["unseen"])
+    return f"{said}; {above}" if above else said
 
 
 def _left_out(left_out: Sequence[Mapping[str, str]]) -> Iterator[str]:

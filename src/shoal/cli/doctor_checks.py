@@ -164,7 +164,7 @@ def ledger_file(ledger: Path | None) -> Finding:
     try:
         path = ledger or default_path()
         if not is_there(path):
-            return Finding("ledger", OK, f"none yet; the first study makes {shown(str(path))}")
+            return _ledger_to_be(path)
         with LedgerFile(path, SystemClock()) as book:
             head = book.verify()
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -174,6 +174,18 @@ def ledger_file(ledger: Path | None) -> Finding:
         fix = f"chmod 600 {shell_word(path)}"
         return Finding("ledger", BROKEN, f"{shown(str(path))} is whole, but others may open it (mode {mode:o})", fix)
     return Finding("ledger", OK, f"{shown(str(path))}, {head.seq} records, whole, mode {mode:o}")
+
+
+def _ledger_to_be(path: Path) -> Finding:
+    """Whether a ledger could be made there: the nearest directory above it that there is must take files."""
+    above = next(parent for parent in path.absolute().parents if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=above):
+            pass
+    except OSError as error:
+        what = f"none yet, and none can be made at {shown(str(path))}: {shown(str(above))} cannot be written to ({error.strerror})"
+        return Finding("ledger", BROKEN, what, "export SHOAL_LEDGER=ledger.db")
+    return Finding("ledger", OK, f"none yet; the first study makes {shown(str(path))}")
 
 
 def port_is_free(port: int) -> Finding:

@@ -97,10 +97,12 @@ def _check(
     if noise is not None and sensitivity is not None:
         what = "A sensitivity is what noise is derived from; here the noise itself is given."
         raise UsageError("USAGE-001", what, fix="Leave out --sensitivity.")
-    if not (delta == 0 and mechanism == "laplace") and not 1e-300 <= delta < 1:
+    if delta == 0 and mechanism == "gaussian":
+        why = "Gaussian noise guarantees no epsilon without a small chance to fail."
+        raise UsageError("USAGE-001", "--delta is needed for gaussian noise, and must be above 0.", why=why, fix="--delta 1e-5")
+    if delta != 0 and not 1e-300 <= delta < 1:
         what = f"--delta {delta:g} is not a chance between 0 and 1."
-        why = "Gaussian noise guarantees no epsilon without a small chance to fail." if mechanism == "gaussian" else None
-        raise UsageError("USAGE-001", what, why=why, fix="--delta 1e-5")
+        raise UsageError("USAGE-001", what, fix="--delta 1e-5")
     if not 1 <= rounds <= MAX_ROUNDS:
         raise UsageError("USAGE-001", f"--rounds {rounds} cannot be counted.", fix=f"Give a number from 1 to {MAX_ROUNDS:,}.")
     if not 0 < sampling <= 1:

@@ -97,7 +97,7 @@ def hello(
     note = f"It took {seconds:.0f} s. Nothing has left this machine; the people are made up, and a simulation protects nobody."
     tried = f"shoal compare {shell_word(out / 'study.toml')} --data {shell_word(out / 'people.csv')} --epsilon 0.5,2"
     emit(
-        data | place, f"{text}\n\n{note}\nagain     {tried}", json=json, next_command="shoal new my-study --protocol anonml --from rows.csv"
+        data | place, f"{text}\n\n{note}\nmore      {tried}", json=json, next_command="shoal new my-study --protocol anonml --from rows.csv"
     )
 
 

@@ -16,7 +16,7 @@ from shoal.cli.ledger_view import PER_FEATURE, Cap, caps_of, entry_line, sent_li
 from shoal.cli.output import emit
 from shoal.clock import SystemClock
 from shoal.errors import UsageError
-from shoal.names import counted
+from shoal.names import counted, shell_word
 from shoal.participant.ledger_file import LedgerFile, default_path
 from shoal.privacy.ledger import Entry, Total
 from shoal.privacy.limits import Usage
@@ -24,8 +24,10 @@ from shoal.privacy.records import Head
 from shoal.privacy.rounding import from_delta_grains, from_grains, show
 from shoal.study.typeset import clean, moment
 
+_PAGE = Path("ledger.html")
 
-def page(*, out: Path = Path("ledger.html"), open: bool = False, ledger: Path | None = None, json: bool = False) -> None:  # noqa: A002
+
+def page(*, out: Path = _PAGE, open: bool = False, ledger: Path | None = None, json: bool = False) -> None:  # noqa: A002
     """Write the ledger as a page for your own browser: what was spent, on what, for whom, and how much of each limit is left.
 
     Every record and every stored byte is checked first. The page is one file; it loads nothing and sends nothing.
@@ -55,7 +57,16 @@ def page(*, out: Path = Path("ledger.html"), open: bool = False, ledger: Path | 
     text = f"Wrote the ledger {path}, {counted(head.seq, 'record')}, to {out}: a page that you alone can read."
     text += "\nNo browser could be opened." if open and not is_open else ""
     data = {"ledger": str(path), "out": str(out), "records": head.seq, "head": str(head), "opened": is_open}
-    emit(data, text, json=json, next_command="shoal ledger verify" if open else "shoal ledger page --open")
+    emit(data, text, json=json, next_command=_next(out, ledger, is_shown=open))
+
+
+def _next(out: Path, ledger: Path | None, *, is_shown: bool) -> str:
+    """The same page in a browser, or where that was asked for, a look at the ledger itself."""
+    of = "" if ledger is None else f" --ledger {shell_word(ledger)}"
+    if is_shown:
+        return f"shoal ledger verify{of}"
+    to = "" if out == _PAGE else f" --out {shell_word(out)}"
+    return f"shoal ledger page{to}{of} --open"
 
 
 def page_data(

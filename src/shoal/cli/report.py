@@ -27,6 +27,10 @@ _WRITTEN = ("run.json", "compare.json")
 _FETCHED = ("model.json",)
 """What `shoal join --out` has fetched; beside a run it is the run's."""
 _AUDIT = "audit.json"
+_KINDS_OF_FILES = (
+    "A report is made of a run.json (shoal simulate --out), a compare.json (shoal compare --out), or a coordinator's model.json "
+    "(shoal join --out)."
+)
 _MARK = b"<!doctype html>\n"
 
 
@@ -106,11 +110,18 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         document = json_format.loads(content)
     except (ValueError, RecursionError):
-        what = f"{name} is not JSON, or was cut short after {len(content):,} bytes."
-        raise SpecError("REPORT-001", what, fix="Run the command again that wrote it.") from None
+        raise _no_json(name, content) from None
     if not isinstance(document, dict):
         raise SpecError("REPORT-001", f"{name} is JSON, but no object.", fix="Give a run.json, a compare.json or a coordinator's model.")
     return document
+
+
+def _no_json(name: str, content: bytes) -> SpecError:
+    """A file that begins like an object was cut short, or changed; any other is of another kind."""
+    if content.lstrip().startswith(b"{"):
+        what = f"{name} is not JSON to its end: it was cut short after {len(content):,} bytes, or changed."
+        return SpecError("REPORT-001", what, fix="Run the command again that wrote it.")
+    return SpecError("REPORT-001", f"{name} is not JSON.", why=_KINDS_OF_FILES, fix="Give one of these, or a directory that holds one.")
 
 
 def _unreadable(path: Path, error: OSError | ValueError) -> SpecError:

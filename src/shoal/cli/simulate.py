@@ -91,7 +91,8 @@ def simulate(
     engine
         local, or dask:ADDRESS of a cluster on this machine or behind tls://, inside your own trust domain: the rows travel to it.
     out
-        A new directory for run.json, which is what --json prints, and model.json: simulated, true, and model, that of the first run.
+        A new directory for run.json, which is what --json prints, and model.json: which study it is of, simulated, true, and
+        model, that of the first run.
         What the first run of each point shows besides its scores is under details: what shoal report draws.
         A tree is there as tree.txt and tree.svg too, and what pfds releases as a signed release, marked as a simulation; there is none
         where fewer take part than the study's minimum.

@@ -14,6 +14,7 @@ from shoal.sim.protocols import facts
 from shoal.sim.runs import Outcome, Params
 from shoal.sim.scores import AtHome, Errors, Scores, mean_of
 from shoal.sim.sweep import Point, summary
+from shoal.study.manifest import Manifest
 
 
 def record_of(point: Point, params: Params, price: dict[str, Any], outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -58,11 +59,17 @@ def files_of(
     files = {"run.json": _json(result)}
     for point, each, outcomes in zip(points, params, runs, strict=True):
         # Beside the model, not inside: a model's own file is read strictly.
-        files[_name(point, "model.json")] = _json({"simulated": True, "model": outcomes[0].model})
+        files[_name(point, "model.json")] = _json({"simulated": True, **_origin(point), "model": outcomes[0].model})
         tree = tree_of(each, outcomes[0])
         if tree is not None:
             files |= {_name(point, "tree.txt"): tree.to_text(width=None, n_classes=None) + "\n", _name(point, "tree.svg"): tree.to_svg()}
     return files
+
+
+def _origin(point: Point) -> dict[str, str]:
+    """Which study a model is of: the study as the point varies it, by its digest."""
+    study = point.study
+    return {"protocol": study.protocol, "variant": study.variant, "title": study.title, "study": Manifest(study).digest.hex()}
 
 
 def tree_of(params: Params, outcome: Outcome) -> Tree | None:

@@ -9,6 +9,8 @@ from typing import Any
 from shoal.cli.simulate_models import model_lines, per_cent, tree_lines
 from shoal.names import counted, shown
 from shoal.privacy.rounding import show
+from shoal.report.details import Mean
+from shoal.report.sections.verdicts import beside_guessing, told_apart
 from shoal.sim.sweep import plain, settings_name
 
 _FAR = 2
@@ -112,27 +114,43 @@ def _who(some: Sequence[Mapping[str, Any]], points: Sequence[Mapping[str, Any]],
 
 
 def _below_guessing(result: Mapping[str, Any]) -> list[str]:
-    """Where a model does worse than whoever looks at no row; one of classes may well rank people."""
+    """Where a model is not shown to do better than whoever looks at no row; one of classes may well rank people."""
     is_class = "most_common" in result
     measure, name = ("accuracy", "most_common") if is_class else ("rmse", "mean_label")
-    guessing, sign = result[name][measure], 1 if is_class else -1
-    scores = [point["scores"][measure] for point in result["points"]]
-    reached = [score["value"] + sign * (score["error"] or 0.0) for score in scores]
-    below = [point for point, best in zip(result["points"], reached, strict=True) if sign * (guessing - best) > 0]
-    if not below:
-        return []
+    guessing, n_runs, points = result[name][measure], result["repeats"], result["points"]
+    verdicts = [beside_guessing(measure, Mean(**point["scores"][measure]), n_runs, guessing) for point in points]
+    worse, unsure = ([point for point, one in zip(points, verdicts, strict=True) if one == verdict] for verdict in ("worse", "unsure"))
+    what = "guessing the most common class" if is_class else "that of the label's mean"
+    found = []
+    if worse:
+        told = f"{what}, {_beside(measure, guessing, worse)}, with all of the 95 % interval over {counted(n_runs, 'run')}"
+        found.append(
+            f"Accuracy is below {told}: decide by rank, if the AUC is well above 0.5, or not at all."
+            if is_class
+            else f"RMSE is above {told}: nothing was learned."
+        )
+    if unsure:
+        told = f"{what}, {_beside(measure, guessing, unsure)}, as far as {counted(n_runs, 'run')} can show"
+        is_below = any(point["scores"][measure]["value"] <= guessing for point in unsure) and is_class
+        advice = "decide by rank, if the AUC is well above 0.5, or not at all" if is_below else "more --repeats might show more"
+        found.append(f"{'Accuracy' if is_class else 'RMSE'} is no better than {told}: {advice}.")
+    return found
+
+
+def _beside(measure: str, guessing: float, points: Sequence[Mapping[str, Any]]) -> str:
+    """What guessing reaches, and what each point does, in digits that tell them apart."""
+    named = points[:_NAMED]
+    first, *values = told_apart(
+        [guessing, *(point["scores"][measure]["value"] for point in named)], lambda value, n_more: _figure(measure, value, n_more)
+    )
     each = [
         (f"{settings_name(point['settings'])}: " if point["settings"] else "")
-        + _figure(measure, point["scores"][measure]["value"])
-        + (f", with an AUC of {point['scores']['auc']['value']:.3f}" if is_class else "")
-        for point in below[:_NAMED]
+        + value
+        + (f", with an AUC of {point['scores']['auc']['value']:.3f}" if measure == "accuracy" else "")
+        for point, value in zip(named, values, strict=True)
     ]
-    more = f"; and {counted(len(below) - _NAMED, 'other point')}" if len(below) > _NAMED else ""
-    by = " by more than its standard error" if result["repeats"] > 1 else ""
-    told = f"{_figure(measure, guessing)}{',' if by else ''}{by} ({'; '.join(each)}{more})"
-    if not is_class:
-        return [f"RMSE is above that of the label's mean, {told}: nothing was learned."]
-    return [f"Accuracy is below guessing the most common class, {told}: decide by rank, if the AUC is well above 0.5, or not at all."]
+    more = f"; and {counted(len(points) - _NAMED, 'other point')}" if len(points) > _NAMED else ""
+    return f"{first} ({'; '.join(each)}{more})"
 
 
 def _measures(result: Mapping[str, Any]) -> str:
@@ -254,6 +272,6 @@ def _mean(measure: str, score: Mapping[str, float]) -> str:
     return _figure(measure, score["value"]) + error
 
 
-def _figure(measure: str, value: float) -> str:
-    """Three digits after the point for a share; four that count for what is in the label's own units."""
-    return f"{value:.3f}" if measure in _SHARES else f"{value:.4g}"
+def _figure(measure: str, value: float, n_more: int = 0) -> str:
+    """Three digits after the point for a share; four that count for what is in the label's own units; more where that is asked for."""
+    return f"{value:.{3 + n_more}f}" if measure in _SHARES else f"{value:.{4 + n_more}g}"

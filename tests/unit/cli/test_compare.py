@@ -149,7 +149,7 @@ def test_of_a_number_less_is_better_and_what_was_not_measured_is_not_known() -> 
     assert max(map(len, text.splitlines())) <= compare_view.COLUMNS
     assert "WORSE THAN GUESSING (mean of the label)" in " ".join(text.split()) and "?" in text and "MAE is the mean absolute error" in text
     good = result()["entries"][0]["scores"] | {"rmse": {"value": 4.0, "error": 0.1}}
-    assert "WORSE" not in compare_view.describe(result(scores=good))
+    assert "guessing (" not in compare_view.describe(result(scores=good))
     assert "best      where nobody" in text.replace("\n", " ") and "1.23 MB" in compare_view.describe(
         result(bytes=1_234_567.0, messages=2.0)
     )
@@ -157,6 +157,33 @@ def test_of_a_number_less_is_better_and_what_was_not_measured_is_not_known() -> 
     trusting = compare_view.describe(result(trusted="each organisation"))
     assert "where nobody" not in trusting
     assert "less is better" in compare_view.picture(result())
+
+
+@pytest.mark.parametrize(
+    ("rmse", "error", "said"),
+    [
+        (5.5, 0.1, "; WORSE THAN GUESSING (mean of the label): 5.5 against 5"),
+        (5.4, 0.1, "; no better than guessing (mean of the label): 5.4 against 5, as far as 3 runs can show"),
+        (4.9, 0.1, "; no better than guessing (mean of the label): 4.9 against 5, as far as 3 runs can show"),
+        (5.0, 0.0, "; no better than guessing (mean of the label): 5 against 5, as far as 3 runs can show"),
+        (5.0001, 0.0, "; WORSE THAN GUESSING (mean of the label): 5.0001 against 5"),
+    ],
+)
+def test_worse_than_guessing_is_what_has_all_of_its_interval_there(rmse: float, error: float, said: str) -> None:
+    scores = result()["entries"][0]["scores"] | {"rmse": {"value": rmse, "error": error}}
+    text = " ".join(compare_view.describe(result(scores=scores)).split())
+    assert said in text and ("WORSE" in text) is ("WORSE" in said)
+
+
+def test_the_best_stands_beside_guessing_and_no_privacy() -> None:
+    def told(free: float) -> str:
+        plain = result(scores=result()["entries"][0]["scores"] | {"rmse": {"value": 4.0, "error": 0.1}})
+        plain["yardsticks"]["without_privacy"] = {"rmse": free, "mean_absolute_error": 1.0, "r_squared": 0.5}
+        return " ".join(compare_view.describe(plain).split())
+
+    assert told(3.0).count("RMSE 4; guessing 5, without privacy 3 ") == 2 and "better than without privacy" not in told(3.0)
+    above = "RMSE 4; guessing 5, without privacy 4.00002; better than without privacy, which may be noise of the 30 rows set aside"
+    assert told(4.00002).count(above) == 2
 
 
 def test_a_declared_size_far_from_the_rows_is_warned_of() -> None:

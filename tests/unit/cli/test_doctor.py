@@ -102,6 +102,16 @@ def test_a_ledger_that_is_none_or_damaged_is_broken(home: Path, capsys: pytest.C
     assert f"next      {checks['ledger']['fix']}" in capsys.readouterr().out
 
 
+def test_a_ledger_that_cannot_be_made_is_broken(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "file").write_text("")
+    for path in (Path("/proc/x"), Path("/proc/deep/er/x"), home / "file" / "ledger.db"):
+        code, checks = examined(capsys, "--ledger", str(path))
+        assert code == 1 and checks["ledger"]["state"] == BROKEN and checks["ledger"]["fix"]
+        assert str(path) in checks["ledger"]["what"] and "cannot be written to" in checks["ledger"]["what"]
+    assert examined(capsys, "--ledger", str(home / "new" / "er" / "ledger.db"))[1]["ledger"]["state"] == OK
+    assert [path.name for path in home.iterdir()] == ["file"]
+
+
 def test_a_port_that_is_taken_is_named_with_a_way_around_it(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -340,7 +350,8 @@ def test_more_than_a_number_can_hold_is_said_so(capsys: pytest.CaptureFixture[st
         (("--clip", "1", "--noise", "1", "--epsilon", "1", "--delta", "1e-5"), "Noise is given, and an epsilon"),
         (("--clip", "1", "--noise", "-1", "--delta", "1e-5"), "--noise -1"),
         (("--clip", "1", "--noise", "1", "--sensitivity", "1", "--delta", "1e-5"), "A sensitivity is what noise is derived from"),
-        (("--clip", "1", "--epsilon", "1"), "--delta 0"),
+        (("--clip", "1", "--epsilon", "1"), "--delta is needed"),
+        (("--clip", "1", "--noise", "1"), "--delta is needed"),
         (("--clip", "1", "--epsilon", "1", "--delta", "1.5"), "--delta 1.5"),
         (("--clip", "1", "--epsilon", "1", "--delta", "2", "--mechanism", "laplace"), "--delta 2"),
         (("--clip", "1", "--epsilon", "1", "--delta", "1e-5", "--rounds", "0"), "--rounds 0"),

@@ -65,6 +65,7 @@ def text_of(path: Path) -> str:
 def test_a_page_says_what_show_says(page: Page, used: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = page()
     assert (code, err) == (0, "") and out.endswith("next      shoal ledger page --open\n")
+    assert page("--out", "my page.html")[1].endswith("next      shoal ledger page --out 'my page.html' --open\n")
     written = used.parents[1] / "ledger.html"
     assert stat.S_IMODE(written.stat().st_mode) == 0o600
     text = text_of(written)

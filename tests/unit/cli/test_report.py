@@ -122,6 +122,7 @@ def test_what_cannot_be_read_gets_a_sentence_and_leaves_no_file(tmp_path: Path, 
     for i, (content, code, said) in enumerate(
         [
             (whole[: len(whole) // 2], "REPORT-001", "cut short"),
+            ("age,town\n31,x\n", "REPORT-001", "is not JSON."),
             ("[" * 100_000, "REPORT-001", "is not JSON"),
             ("\udcff", "REPORT-001", "is not JSON"),
             ("[1]", "REPORT-001", "no object"),
@@ -137,6 +138,13 @@ def test_what_cannot_be_read_gets_a_sentence_and_leaves_no_file(tmp_path: Path, 
         assert (error.code, error.exit_code) == (code, 3) and said in error.what and "run.json" in error.what
         assert [path.name for path in directory.iterdir()] == ["run.json"]
     assert capsys.readouterr().out == ""
+
+
+def test_a_table_is_told_what_a_report_is_made_of(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("age,town\n31,x\n")
+    error = refusal(tmp_path / "p.csv")
+    assert error.what.endswith("p.csv is not JSON.") and "cut short" not in str(error)
+    assert error.why is not None and all(name in error.why for name in ("run.json", "compare.json", "model.json"))
 
 
 def test_missing_and_unusable_names_get_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

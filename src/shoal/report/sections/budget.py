@@ -20,9 +20,12 @@ def budget(view: RunView) -> Section | None:
         return None
     plan = view.plan_of_point
     total = plan.everything
+    scope = f"(neighbours: {total.scope.relation}; against {total.scope.adversary})"
     lead = (
         f"What one {total.scope.unit} has left of the study's whole price after each release, by plain addition, "
-        f"which is how a participant's ledger counts (neighbours: {total.scope.relation}; against {total.scope.adversary})."
+        f"which is how a participant's ledger counts {scope}."
+        if len(plan.charges) > 1
+        else f"The whole price of one {total.scope.unit} is spent in one release, as a participant's ledger counts it {scope}."
     )
     rows = [
         (
@@ -44,7 +47,8 @@ def budget(view: RunView) -> Section | None:
 def _summary(plan: Plan) -> Markup:
     total = plan.everything
     n = counted(len(plan.charges), "release")
-    return paragraph(f"{n}; together epsilon {show(total.epsilon)}, delta {show(total.delta)} ({total.how}).")
+    together = "together " if len(plan.charges) > 1 else ""
+    return paragraph(f"{n}; {together}epsilon {show(total.epsilon)}, delta {show(total.delta)} ({total.how}).")
 
 
 def _burn_down(view: RunView, plan: Plan) -> Markup:

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from shoal.domain import Numeric
 from shoal.names import counted
-from shoal.report.details import Words
+from shoal.report.details import Mean, Words
 from shoal.report.documents import Compared, Run
 from shoal.report.figures import exact, guarantee_words, interval, interval_words, name_of
 from shoal.report.layout import Section, bullets, terms
 from shoal.report.markup import Content, Markup, cut, join, tag
+from shoal.report.sections.headline import yardsticks
 from shoal.report.views import WHO, RunView
 from shoal.study.spec import Study
 from shoal.study.typeset import clean
@@ -75,12 +76,16 @@ def _features(study: Study) -> str:
 
 
 def _measures(view: RunView) -> Markup:
-    parts = []
-    for measure, mean in view.point.scores.items():
-        words = interval_words(measure, interval(measure, mean, view.n_runs))
-        parts.append(join([f"{name_of(measure)} ", exact(measure, mean.value), f" ({words})" if words else ""]))
+    parts = [_measure(view, measure, mean) for measure, mean in view.point.scores.items()]
     of = f"; f1 is that of class {view.run.f1_of}" if view.run.f1_of is not None and "f1" in view.point.scores else ""
-    return join([part if i == 0 else join([", ", part]) for i, part in enumerate(parts)] + [f" on rows set aside{of}."])
+    return join([part if i == 0 else join(["; ", part]) for i, part in enumerate(parts)] + [f"; all on rows set aside{of}."])
+
+
+def _measure(view: RunView, measure: str, mean: Mean) -> Markup:
+    """A measure with its interval, and with guessing and no privacy beside it."""
+    words = interval_words(measure, interval(measure, mean, view.n_runs))
+    beside = [join([", ", name, " ", exact(measure, found[measure])]) for _, name, _, found in yardsticks(view.run) if measure in found]
+    return join([f"{name_of(measure)} ", exact(measure, mean.value), f" ({words})" if words else "", *beside])
 
 
 def _limits(view: RunView) -> Iterator[str]:

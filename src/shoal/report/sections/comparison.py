@@ -22,6 +22,7 @@ from shoal.report.layout import Section, bullets, paragraph, table
 from shoal.report.layout import figure as figure_block
 from shoal.report.markup import Markup, join, tag
 from shoal.report.sections.headline import YARDSTICKS
+from shoal.report.sections.verdicts import above_no_privacy
 
 
 def comparison(document: Compared) -> Section:
@@ -48,11 +49,14 @@ def _best(document: Compared) -> Markup:
         for key, found in document.yardsticks.items()
         if measure in found
     ]
+    free = document.yardsticks.get("without_privacy", {}).get(measure)
+    above = "" if free is None else above_no_privacy(measure, best.scores[measure].value, free, document.rows.unseen)
     return paragraph(
         f"Best {name_of(measure)}: ",
         tag("strong", best.name, " ", exact(measure, best.scores[measure].value)),
         f" at {epsilon_words(best)} {scope_words(best)}",
         *beside,
+        f"; {above}" if above else "",
         f". Tried on {document.rows.unseen:,} rows set aside.",
         class_="told",
     )

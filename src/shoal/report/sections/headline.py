@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from shoal.names import counted
 from shoal.report.charts import Bar, Row, bars
 from shoal.report.charts.frame import Look
 from shoal.report.colours import GREY
@@ -22,6 +23,7 @@ from shoal.report.figures import (
 from shoal.report.layout import Section, grid, paragraph
 from shoal.report.layout import figure as figure_block
 from shoal.report.markup import Markup, join, tag
+from shoal.report.sections.verdicts import beside_guessing, figures
 from shoal.report.views import WHO, RunView
 
 YARDSTICKS: dict[str, tuple[str, Look]] = {
@@ -33,6 +35,8 @@ YARDSTICKS: dict[str, tuple[str, Look]] = {
 }
 """What a model is held against: its name, and how it is drawn."""
 _SHORT = {"most_common": "guessing", "mean_label": "guessing", "id3": "ID3, no privacy", "naive_bayes": "naive Bayes, no privacy"}
+_FAR = 2
+"""From this factor on, a declared size is far from the number who took part."""
 _LOGISTIC = "logistic regression without privacy"
 
 
@@ -96,19 +100,39 @@ def _warning(view: RunView) -> Markup | None:
     measure = main_measure(view.point.scores)
     guess = view.run.most_common or view.run.mean_label or {}
     if measure in guess:
-        sign = -1 if is_falling(measure) else 1
-        reached = interval(measure, view.point.scores[measure], view.n_runs)
-        best = view.point.scores[measure].value if reached is None else (reached[0] if sign < 0 else reached[1])
-        if sign * (best - guess[measure]) <= 0:
-            found.append("It does no better than guessing, which looks at no row.")
-        elif reached is not None and sign * ((reached[1] if sign < 0 else reached[0]) - guess[measure]) <= 0:
-            found.append("Its interval reaches down to guessing: more runs, more rows or a larger epsilon would tell them apart.")
+        mean = view.point.scores[measure]
+        verdict = beside_guessing(measure, mean, view.n_runs, guess[measure])
+        value, beside = figures(measure, mean.value, guess[measure])
+        if verdict == "worse":
+            rank = " Decide by rank, if the AUC is well above 0.5, or not at all." if measure == "accuracy" else ""
+            found.append(f"It does worse than guessing, which looks at no row ({value} against {beside}).{rank}")
+        elif verdict == "unsure":
+            why = "its 95 % interval reaches guessing" if view.n_runs > 1 else "one run has no interval"
+            found.append(
+                f"It does no better than guessing, as far as {counted(view.n_runs, 'run')} can show ({value} against {beside}): {why}. "
+                "More runs, more rows or a larger epsilon might tell them apart."
+            )
     if view.point.people < view.point.minimum:
         few = (
             f"{view.point.people:,} {WHO[view.run.protocol]} took part, and the study learns nothing from fewer than {view.point.minimum:,}"
         )
         found.append(f"{few}: this is what it would have learned.")
+    found += _far_from_declared(view)
     return paragraph(" ".join(found), class_="warning") if found else None
+
+
+def _far_from_declared(view: RunView) -> list[str]:
+    """Said where the study was made for many more, or many fewer; of sdq and pfds a size counts rows."""
+    declared = int(view.point.settings.get("size", view.study.participation.size))
+    counts_rows = view.run.protocol in ("sdq", "pfds")
+    there, who = (view.run.rows.asked, "rows") if counts_rows else (view.point.people, WHO[view.run.protocol])
+    if there / _FAR <= declared <= there * _FAR:
+        return []
+    took = "there are" if counts_rows else "took part"
+    told = f"{took} {there:,}" if counts_rows else f"{there:,} {took}"
+    return [
+        f"The study declares {declared:,} {who}, and {told}: what is asked, and how much noise is expected, follow from the declared size."
+    ]
 
 
 def _chart(view: RunView, measure: str) -> Markup:

@@ -134,7 +134,10 @@ def tree_of_run(view: RunView) -> Section | None:
 
 
 _TREE = (
-    "Read from the root: each box asks for one feature, each branch is an answer; counts have noise in them, so that they may be negative."
+    "Read from the root: each box asks for one feature, each branch is an answer; counts have noise in them, so that they may be negative. "
+    "A leaf may name a class that its own counts do not favour: variant plus weighs them against what the classes and each feature by "
+    "itself say (naive Bayes, from larger counts), the more so the more noise there is; in variant paper, where no count of a leaf is "
+    "above zero, the node above it decides."
 )
 
 
