@@ -172,6 +172,7 @@ CODES: dict[str, str] = {
     "SERVE-002": "A certificate and its key cannot be read, or do not belong together.",
     "SERVE-003": "The worker processes of a coordinator end as soon as they are started.",
     "SERVE-004": "A roster cannot be read, or is given to a study that has none.",
+    "SERVE-005": "A study is a draft still: what was read from rows is not replaced, or nobody has written what it is for.",
     "CONSENT-001": "A study was not agreed to, or has changed since.",
     "NET-001": "The coordinator cannot be reached, or breaks off.",
     "NET-002": "The coordinator answers with something that is no answer.",

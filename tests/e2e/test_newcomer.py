@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
+from shoal.study.unfinished import drafts_left
+
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300.0
 EXIT = {"usage": 2, "study": 3, "consent": 5, "other": 1}
@@ -99,6 +101,8 @@ def test_from_a_table_to_a_report(home: Path) -> None:
     readme = (home / "my" / "README.md").read_text()
     steps = ["shoal check study.toml", "shoal simulate study.toml", "shoal report run", "shoal serve study.toml"]
     assert [readme.index(step) for step in steps] == sorted(readme.index(step) for step in steps)
+    said = refused(home, "SERVE-005", EXIT["study"], "serve", "my/study.toml", "--port", "0")
+    assert "What stands on lines" in said and "Nobody has written the purpose and the contact yet" in said
     edit(home / "my/study.toml", r"^range = \[18, 80\].*", "range = [0, 120]")
     assert "1,500 rows fit the study" in succeeds(home, "check", "my/study.toml", "--data", "rows.csv")
     sweep = ("--sweep", "epsilon=0.5,1,2,4", "--out", "run")
@@ -122,6 +126,8 @@ class TestMistakes:
     @pytest.fixture(autouse=True)
     def _study(self, home: Path) -> None:
         succeeds(home, "new", "my", "--protocol", "anonml", "--from", "rows.csv")
+        edit(home / "my/study.toml", " *# READ FROM THE DATA.*", "")
+        edit(home / "my/study.toml", r'"\(write .*"', '"Ask the desk."')
 
     def test_a_column_that_is_not_there(self, home: Path) -> None:
         assert "no column surname" in refused(
@@ -284,4 +290,4 @@ def test_the_tutorial_is_true(tmp_path: Path) -> None:
         assert (done.returncode != 0) == is_error, f"$ {step.command}\n{done.stdout}"
     assert (tmp_path / "run" / "report.html").is_file() and (tmp_path / "shoal-hello" / "report.html").is_file()
     left = (tmp_path / "my" / "study.toml").read_text()
-    assert "READ FROM THE DATA" not in left.replace("were READ FROM THE DATA", "") and "range = [18, 120]" in left
+    assert drafts_left(tmp_path / "my" / "study.toml") == [] and "range = [18, 120]" in left

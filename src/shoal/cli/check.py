@@ -17,6 +17,7 @@ from shoal.study.load import load
 from shoal.study.manifest import Manifest
 from shoal.study.plan import Plan, make_plan
 from shoal.study.spec import Study
+from shoal.study.unfinished import drafts_left
 from shoal.study.wording_tokens import remark_on_digest, statement_of_draft
 from shoal.table_files import Table
 
@@ -88,7 +89,7 @@ def check(
     asked = Asked(like, tables, target, numbers("sizes", sizes, int), numbers("epsilons", epsilons, float), level, seed, jobs)
     fits = {role: fit_table(spec, source) for role, source in (("data", data), ("like", like)) if source is not None}
     told = forecast_study(spec, asked)
-    warnings = doubts(plan, SystemClock().now())
+    warnings = (*doubts(plan, SystemClock().now()), *drafts_left(study))
     result = {
         "study": str(study),
         "title": spec.title,

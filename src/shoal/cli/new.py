@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,6 +12,7 @@ from cyclopts import Parameter
 
 from shoal.cli.check import read_table
 from shoal.cli.output import emit
+from shoal.clock import SystemClock
 from shoal.entropy import SeededEntropy
 from shoal.errors import SpecError, StoreError, UsageError
 from shoal.names import shell_word, shown
@@ -18,6 +20,7 @@ from shoal.study.infer import study_like
 from shoal.study.load import parse
 from shoal.study.plan import make_plan
 from shoal.study.templates import example_csv, readme_text, study_text
+from shoal.study.templates.drafts import closing_later
 from shoal.table_files import Table
 
 EXAMPLE_ROWS = 600
@@ -52,8 +55,9 @@ def new(
         raise UsageError("USAGE-001", f"--label {shown(label)} names a column of a table, and none is given.", fix="--from rows.csv")
     table = None if from_ is None else read_table(from_)
     if protocol is None:
-        raise _not_chosen(directory, table, label)
+        raise _not_chosen(directory, table, from_, label)
     text, warnings = (study_text(protocol), []) if table is None else study_like(table, protocol, label)
+    text = closing_later(text, SystemClock().now())
     study = parse(text)
     make_plan(study)
     example = example_csv(study, EXAMPLE_ROWS, SeededEntropy(f"shoal new {protocol}"))
@@ -68,7 +72,7 @@ def new(
     emit(data, report, json=json, next_command=next_command)
 
 
-def _not_chosen(directory: Path, table: Table | None, label: str | None) -> UsageError:
+def _not_chosen(directory: Path, table: Table | None, source: str | None, label: str | None) -> UsageError:
     """Which protocol fits, by who holds the rows and by what the label is; nobody can read from a table who holds it."""
     fits = "anonml"
     if table is not None:
@@ -81,7 +85,9 @@ def _not_chosen(directory: Path, table: Table | None, label: str | None) -> Usag
     why = "anonml fits people with one row each; ddml devices; sdq databases that answer counts; pfds organisations that share data."
     what = f"--protocol is not given: it says who holds the rows{'' if table is None else ' of this table' + of_table}."
     why += " Only ddml and pfds predict a number." if fits == "pfds" else ""
-    return UsageError("USAGE-001", what, why=why, fix=f"For example: shoal new {shell_word(directory)} --protocol {fits}")
+    # A label that is in the table, as here, is printable.
+    rest = ("" if source is None else f" --from {shell_word(source)}") + ("" if label is None else f" --label {shlex.quote(label)}")
+    return UsageError("USAGE-001", what, why=why, fix=f"For example: shoal new {shell_word(directory)} --protocol {fits}{rest}")
 
 
 def write_directory(directory: Path, files: dict[str, str]) -> None:

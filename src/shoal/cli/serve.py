@@ -16,11 +16,12 @@ from shoal.clock import SystemClock
 from shoal.entropy import SystemEntropy
 from shoal.errors import SpecError, UsageError
 from shoal.names import counted, shell_word, shown
-from shoal.study.load import load
+from shoal.study.load import parse, read_text
 from shoal.study.manifest import Manifest, Member
 from shoal.study.plan import make_plan
 from shoal.study.query_files import load_queries
 from shoal.study.rosters import load_roster
+from shoal.study.unfinished import FIX, drafts_in
 
 if TYPE_CHECKING:
     from shoal.coordinator.store.base import Hosted
@@ -312,7 +313,11 @@ def _described(hosted: Hosted, address: str, is_new: bool, n_studies: int) -> di
 
 
 def _manifest(path: Path, members: tuple[Member, ...]) -> Manifest:
-    study = load(path)
+    text = read_text(path)
+    study = parse(text, path.name)
+    left = drafts_in(text)
+    if left:
+        raise SpecError("SERVE-005", f"{shown(str(path))} is a draft still. {' '.join(left)}", fix=FIX)
     manifest = Manifest(study, roster=members if study.protocol in ("sdq", "pfds") else ())
     make_plan(study, manifest.digest)
     return manifest
@@ -332,11 +337,12 @@ def _asked(path: Path, manifests: Sequence[Manifest]) -> dict[str, tuple[Query, 
 
 def _check_options(port: int, workers: int, invite: int, patience: float | None, models: str | None) -> None:
     numbers = {"port": (port, 0, 65_535), "workers": (workers, 1, MOST_WORKERS), "invite": (invite, 0, MOST_INVITATIONS)}
+    fixes = {"port": "--port 8700, or --port 0 for any that is free", "workers": "--workers 1", "invite": "--invite 100"}
     for name, (value, least, most) in numbers.items():
         if not least <= value <= most:
-            raise UsageError("USAGE-001", f"--{name} {value} is not from {least} to {most:,}.")
+            raise UsageError("USAGE-001", f"--{name} {value} is not from {least} to {most:,}.", fix=fixes[name])
     if patience is not None and not 0.001 <= patience <= 366 * 86_400:
-        raise UsageError("USAGE-001", f"--patience {patience:g} is not a number of seconds up to a year.")
+        raise UsageError("USAGE-001", f"--patience {patience:g} is not a number of seconds up to a year.", fix="--patience 3600")
     if workers > 1 and models == "memory:":
         what = f"{counted(workers, 'worker')} cannot share instances in memory."
         raise UsageError("USAGE-001", what, fix="Leave --models out, or name a Redis server.")

@@ -21,6 +21,7 @@ from shoal.study.load import MAX_BYTES, parse
 from shoal.study.manifest import Manifest
 from shoal.study.rosters import parse_roster
 from shoal.study.typeset import clean
+from shoal.study.unfinished import FIX, drafts_in
 from shoal.transport.forms import Issuing
 from shoal.transport.problems import RequestError
 from shoal.transport.reading import PATIENCES, body_of, digest_of, query_of
@@ -146,6 +147,9 @@ def _wish(given: Mapping[str, str], file: bytes) -> Wish:
 
 def _draft(wish: Wish) -> Manifest:
     study = parse(wish.study)
+    left = drafts_in(wish.study)
+    if left:
+        raise SpecError("SERVE-005", f"The study is a draft still. {' '.join(left)}", fix=FIX)
     roster = parse_roster(wish.roster) if wish.roster else ()
     if roster and study.protocol not in ("sdq", "pfds"):
         raise SpecError("SERVE-004", "A roster is given, and the study is not of sdq or pfds.", fix="Leave the roster out.")

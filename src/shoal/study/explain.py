@@ -52,6 +52,20 @@ _LIMITS = {
     "out_of_time": "a time of the years 1 to 9999 in UTC",
     "plain_text": "plain text, without control characters",
 }
+_EXAMPLES = {
+    "epsilon": "1.0",
+    "delta": "1e-6",
+    "epsilon_release": "0.1",
+    "n_queries": "10",
+    "n_updates": "1",
+    "minimum": "500",
+    "size": "1000",
+    "honest_share": "0.9",
+    "max_rows_per_person": "1",
+    "range": "[0, 120]",
+    "bins": "[20, 40, 60]",
+}
+"""What may be typed, by key."""
 _TABLES: dict[str, type[BaseModel]] = {
     name: model
     for name, field in Study.model_fields.items()
@@ -141,11 +155,12 @@ def _name(path: Path) -> str:
 
 
 def _meaning(path: Path) -> str | None:
-    """What the reference says about a key."""
+    """What the reference says about a key, and something that may be typed."""
     keys = [step for step in path if isinstance(step, str)]
     key, table = (keys[0], ()) if len(keys) == 1 else (keys[1], path)
     field = _model(table).model_fields.get(key)
-    return f"{key}: {field.description}" if field is not None and field.description else None
+    example = f" For example: {key} = {_EXAMPLES[key]}" if key in _EXAMPLES else ""
+    return f"{key}: {field.description}{example}" if field is not None and field.description else None
 
 
 def _but_is(value: object) -> str:

@@ -6,6 +6,8 @@ texts cannot stand in a study is left out too (`shoal.study.infer_columns`). Err
 
 from __future__ import annotations
 
+import difflib
+import shlex
 from typing import Any
 
 import numpy as np
@@ -52,8 +54,10 @@ def study_like(columns: Columns, protocol: str, label: str | None = None) -> tup
     """
     if label is not None and label.strip() not in columns:
         what, why = f"The data has no column {shown(label)}.", f"Columns in the data: {len(list(columns))}."
-        # The names that are there may be cells of a table without a header: they are not repeated.
-        raise SpecError("DATA-001", what, why=why, fix="Give a name from the first line of the file: --label COLUMN")
+        # The names that are there may be cells of a table without a header: only what was all but typed is repeated.
+        close = difflib.get_close_matches(label.strip()[:60], [name for name in columns if is_name(name)], n=1, cutoff=0.8)
+        fix = f"--label {shlex.quote(close[0])}" if close else "Give a name from the first line of the file: --label COLUMN"
+        raise SpecError("DATA-001", what, why=why, fix=fix)
     _check_table(columns)
     predicted = list(columns)[-1] if label is None else label.strip()
     names = [name for name in columns if name != predicted]

@@ -58,6 +58,11 @@ def load(path: str | os.PathLike[str]) -> Study:
     SpecError
         The file cannot be read, is not TOML, or is not a study; everything that is wrong is listed.
     """
+    return parse(read_text(path), Path(path).name)
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The text of a study file; `SpecError` where it cannot be read."""
     name = shown(os.fspath(path))
     try:
         with Path(path).open("rb") as file:
@@ -72,11 +77,10 @@ def load(path: str | os.PathLike[str]) -> Study:
             "SPEC-001", f"{name} is larger than {MAX_BYTES:,} bytes.", fix="A study file holds no data; keep rows in a file of their own."
         )
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise SpecError("SPEC-001", f"{name}:{line}  The study file is not UTF-8 text.", fix="Save it as UTF-8 in an editor.") from None
-    return parse(text, Path(path).name)
 
 
 def parse(text: str, name: str = "study.toml") -> Study:

@@ -221,6 +221,12 @@ def test_hopeless_and_finished_studies_are_warned_of(tmp_path: Path, capsys: pyt
     assert len(told["warnings"]) == 2 and told["label"]["closes"] == "2001-01-31T12:00:00+00:00"
 
 
+def test_what_was_read_from_the_data_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check(write(tmp_path, "anonml", ("# public knowledge", "# READ FROM THE DATA")))
+    printed = capsys.readouterr().out
+    assert "WARNING   What stands on line 17 was read from the data, perhaps from private rows" in printed
+
+
 def test_paths_are_safe_to_print_and_to_paste(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home = tmp_path / "a b; rm -rf x\x1b[31m"
     home.mkdir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,9 +17,10 @@ from shoal.cli.check import check
 from shoal.cli.new import new
 from shoal.cli.simulate import simulate
 from shoal.cli.simulate_view import describe
+from shoal.clock import ManualClock
 from shoal.errors import ShoalError
 from shoal.study.load import load
-from shoal.study.templates import PROTOCOLS
+from shoal.study.templates import PROTOCOLS, study_text
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -52,6 +54,16 @@ def test_json_lists_what_was_written(tmp_path: Path, capsys: pytest.CaptureFixtu
     new(tmp_path / "s", protocol="sdq", json=True)
     written = json.loads(capsys.readouterr().out)
     assert written["files"] == ["study.toml", "data/example.csv", "README.md"] and written["warnings"] == []
+
+
+def test_a_starter_closes_in_thirty_days_at_noon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "SystemClock", lambda: ManualClock(datetime(2027, 12, 20, 23, 59, tzinfo=UTC)))
+    (tmp_path / "rows.csv").write_text(TestFrom.ROWS)
+    new(tmp_path / "s", protocol="anonml")
+    new(tmp_path / "t", protocol="anonml", from_=str(tmp_path / "rows.csv"))
+    for name in ("s", "t"):
+        assert load(tmp_path / name / "study.toml").participation.closes == datetime(2028, 1, 19, 12, tzinfo=UTC)
+    assert "closes = 2031-" in study_text("anonml")
 
 
 def test_an_empty_directory_may_be_filled(tmp_path: Path) -> None:
@@ -174,7 +186,10 @@ class TestFrom:
         assert load(tmp_path / "s/study.toml").label.values == ("Oslo", "Rome")
         with pytest.raises(ShoalError) as error:
             new(tmp_path / "t", protocol="anonml", from_=source, label="town")
-        assert error.value.code == "DATA-001" and "town" in error.value.what
+        assert error.value.code == "DATA-001" and "town" in error.value.what and "city" not in str(error.value)
+        with pytest.raises(ShoalError) as error:
+            new(tmp_path / "t", protocol="anonml", from_=source, label="pased")
+        assert error.value.fix == "--label passed"
         with pytest.raises(ShoalError) as error:
             new(tmp_path / "t", protocol="anonml", label="city")
         assert error.value.code == "USAGE-001" and error.value.fix == "--from rows.csv"
@@ -245,10 +260,12 @@ class TestWithoutProtocol:
             and (error.fix or "").endswith("shoal new s --protocol anonml")
         )
         (tmp_path / "rows.csv").write_text(TestFrom.ROWS)
-        assert "label has classes" in self.said("from_", str(tmp_path / "rows.csv")).what
+        error = self.said("from_", str(tmp_path / "rows.csv"), "label", "city")
+        assert "label has classes" in error.what
+        assert (error.fix or "").endswith(f"shoal new s --protocol anonml --from {tmp_path}/rows.csv --label city")
         (tmp_path / "prices.csv").write_text("age,price\n" + "".join(f"{i % 30},{i * 1.5}\n" for i in range(50)))
         error = self.said("from_", str(tmp_path / "prices.csv"))
-        assert "a number" in error.what and (error.fix or "").endswith("--protocol pfds")
+        assert "a number" in error.what and (error.fix or "").endswith(f"--protocol pfds --from {tmp_path}/prices.csv")
 
     def test_a_table_that_fits_none_is_refused_for_that(self, tmp_path: Path) -> None:
         (tmp_path / "rows.csv").write_text("a,b\n1,2\n")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from certificates import make_certificates
@@ -18,7 +20,9 @@ from shoal.coordinator.publishing import key_digest
 from shoal.coordinator.store.base import Ending
 from shoal.coordinator.store.opening import open_store
 from shoal.crypto.roster import Identity
+from shoal.domain import as_columns
 from shoal.study.anonymity import has_tokens
+from shoal.study.infer import study_like
 from shoal.study.manifest import Manifest
 from shoal.study.templates import study_text
 from shoal.transport.connections import Server
@@ -169,6 +173,27 @@ def test_what_cannot_be_served_is_refused_before_anything_happens(capsys: pytest
     assert refused(capsys, study("ddml"), "--roster", roster()) == "SERVE-004"
     assert refused(capsys, study("ddml"), "--roster", "none.toml") == "SERVE-004"
     assert refused(capsys, study("ddml"), "--queries", "roster.toml") == "SDQ-002"
+
+
+def test_a_draft_is_refused_until_it_is_finished(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = {"age": np.arange(200) % 50, "ill": np.arange(200) % 2}
+    text, _ = study_like(as_columns(columns), "anonml")
+    Path("draft.toml").write_text(text)
+    assert run(["serve", "draft.toml"]) == 3
+    said = capsys.readouterr().err
+    assert said.startswith("SERVE-005  draft.toml is a draft still. What stands on lines") and "write purpose and contact" in said
+    text = re.sub(" *# READ FROM THE DATA.*", "", text.replace("[0, 49]", "[0, 120]"))
+    Path("draft.toml").write_text(text)
+    assert refused(capsys, "draft.toml") == "SERVE-005"
+    Path("draft.toml").write_text(re.sub(r'"\(write .*"', '"Ask me."', text))
+    assert "Predict ill" in serve(capsys, monkeypatch, "draft.toml", "--tickets")
+
+
+def test_a_port_that_is_none_has_a_fix(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", "--port", "99999"]) == 2
+    assert "fix       --port 8700, or --port 0" in capsys.readouterr().err
+    assert run(["serve", "--patience", "0"]) == 2
+    assert "fix       --patience 3600" in capsys.readouterr().err
 
 
 def test_other_machines_are_not_let_in_without_tls(capsys: pytest.CaptureFixture[str], home: Path) -> None:

@@ -38,6 +38,7 @@ from shoal.report import statement_page
 from shoal.study.doubts import doubts
 from shoal.study.load import MAX_BYTES
 from shoal.study.manifest import Manifest
+from shoal.study.templates import study_text
 from shoal.transport.routes import STUDIES, study_route
 
 NOWHERE = "00" * 32
@@ -346,6 +347,12 @@ def test_what_cannot_be_published(shared: Coordinator, fields: dict[str, str], w
     assert len(shared.http.get(STUDIES).json()) == 3
     for name, value in fields.items():
         assert name in ("tickets", "study") or value in said(found) + found.text
+
+
+def test_a_draft_is_not_published(shared: Coordinator) -> None:
+    found = publish(shared, study=study_text("anonml").replace("# public knowledge", "# READ FROM THE DATA"))
+    assert found.status_code == 400 and "SERVE-005" in said(found)
+    assert len(shared.http.get(STUDIES).json()) == 3
 
 
 def test_a_study_that_is_not_text(shared: Coordinator) -> None:

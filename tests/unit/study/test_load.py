@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from shoal.errors import SpecError
+from shoal.study import explain
 from shoal.study.lines import Lines
 from shoal.study.load import MAX_BYTES, StudyError, load, parse
+from shoal.study.spec import FeatureSpec
 from shoal.study.templates import PROTOCOLS, study_text
 
 GOOD = study_text("anonml")
@@ -56,8 +59,8 @@ def test_the_worked_example_of_an_error() -> None:
         ("range = [0, 200]", "range = [200]", "SPEC-013", "range must be a list of two", "range: Public range"),
         ("range = [0, 200]", "range = [0, 100, 200]", "SPEC-013", "range = (a list of 3) must be a list of at most 2", "range: Public"),
         ("range = [0, 200]", "range = [200, 0]", "SCHEMA-002", "hours_watched: the range from 200.0 to 0.0", "smaller one first"),
-        ("epsilon = 2.0", "epsilon = 0", "SPEC-013", "epsilon = 0 must be at least 1e-09", "epsilon: The whole budget"),
-        ("epsilon = 2.0", "epsilon = nan", "SPEC-013", "epsilon = nan must be a finite number", "epsilon: The whole budget"),
+        ("epsilon = 2.0", "epsilon = 0", "SPEC-013", "epsilon = 0 must be at least 1e-09", "For example: epsilon = 1.0"),
+        ("epsilon = 2.0", "epsilon = nan", "SPEC-013", "epsilon = nan must be a finite number", "example: epsilon = 1.0"),
         ("epsilon = 2.0", "epsilon = 0x" + "f" * 5000, "SPEC-012", "(a number of more than 64 bits)", "epsilon: The whole budget"),
         ("epsilon = 2.0", "epsilom = 2.0\nepsilon = 2.0", "SPEC-010", '[privacy] has no key "epsilom"', "Did you mean epsilon?"),
         ("epsilon = 2.0", "", "SPEC-011", "[privacy] lacks epsilon", "epsilon: The whole budget"),
@@ -93,6 +96,25 @@ def test_an_error_names_line_key_value_and_fix(old: str, new: str, code: str, wh
     expected = line_of(text, first) if first else line_of(text, "[privacy]")
     expected = line_of(text, 'name = "country"') + (1 if code == "SPEC-010" and "kind" in new else 0) if "country" in old else expected
     assert f"study.toml:{expected}  " in error.what
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan", '"two"'])
+def test_a_fix_ends_with_something_to_type(value: str) -> None:
+    fix = refused(GOOD.replace("epsilon = 2.0", f"epsilon = {value}")).fix
+    assert fix is not None and fix.startswith("epsilon: The whole budget") and fix.endswith(" For example: epsilon = 1.0")
+    assert (refused(GOOD.replace("minimum = 2000", "minimum = -3")).fix or "").endswith("minimum = 500")
+
+
+def test_what_is_offered_to_type_is_valid() -> None:
+    for key, value in explain._EXAMPLES.items():
+        models = [model for model in (FeatureSpec, *explain._TABLES.values()) if key in model.model_fields]
+        assert models, key
+        for model in models:
+            typed = tomllib.loads(f"{key} = {value}")
+            try:
+                model.model_validate(typed)
+            except ValidationError as error:
+                assert key not in {detail["loc"][0] for detail in error.errors() if detail["loc"]}
 
 
 def test_a_rule_about_a_bin_of_the_second_feature_names_its_line() -> None:

@@ -5,16 +5,26 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 
 from shoal.domain import Feature, Numeric
 from shoal.study.templates import study_text
 
-READ = "READ FROM THE DATA: replace by public knowledge"
-_FULL = "READ FROM THE DATA: no cell is empty; remove the line if a participant's may be"
+MARK = "READ FROM THE DATA"
+"""What stands beside a value that is not public knowledge yet."""
+PLACEHOLDERS = {
+    "purpose": "(write what the model is for, in words that a participant reads before consenting)",
+    "contact": "(write whom to ask)",
+}
+"""What stands for words that only a person can write, by key."""
+
+_READ = f"{MARK}: replace by public knowledge"
+_FULL = f"{MARK}: no cell is empty; remove the line if a participant's may be"
 _GUESS = "about the rows of the file; write a public guess"
 
 _TITLE = 100
 """Characters of a label's name that its title has."""
+_OPEN = timedelta(days=30)
 _INSTANCES, _HOLDERS, _FEWEST_HOLDERS, _ROWS_OF_A_HOLDER = 20, 20, 3, 100
 
 
@@ -35,17 +45,25 @@ def draft(protocol: str, label: Feature, features: Sequence[Feature], left_out: 
     head, _, rest = study_text(protocol).partition("\n[label]\n")
     tail = rest.partition("\n[privacy]\n")[2]
     head = _put(head, "title", _text(f"Predict {label.name[:_TITLE]}"), "write a title")
-    head = _put(head, "purpose", '"(write what the model is for, in words that a participant reads before consenting)"')
-    head = _put(head, "contact", '"(write whom to ask)"')
+    for key, placeholder in PLACEHOLDERS.items():
+        head = _put(head, key, _text(placeholder))
     # The starter's remark beside epsilon speaks about its own unit, and its crosses are of its own features.
     tail = re.sub(r"^(epsilon = \S+).*$", r"\1", tail, flags=re.MULTILINE)
     tail = re.sub(r"^crosses = .*\n", "", tail, flags=re.MULTILINE)
     for key, (value, remark) in _figures(protocol, n_rows).items():
         tail = _put(tail, key, str(value), remark)
-    warning = "# Ranges, values and what may be missing were READ FROM THE DATA, which is not a private act: a study is public."
+    warning = f"# What is marked {MARK} is not public knowledge, and a study is public: shoal serve refuses it until no mark is left."
     blocks = "".join(f"\n[[feature]]\n{_keys(feature)}{_missing(feature)}" for feature in features)
     omitted = "".join(f"# Left out, because {why}: {', '.join(map(_text, names))}\n" for why, names in left_out.items())
     return f"{head}\n{warning}\n\n[label]\n{_keys(label)}{blocks}{omitted and chr(10) + omitted}\n[privacy]\n{tail}"
+
+
+def closing_later(text: str, now: datetime) -> str:
+    """The text of a starter with the closing time, where it has one, thirty days from now at noon in UTC.
+
+    The phases of a study share the time until it closes, so that a distant one would make each of them last for months.
+    """
+    return _put(text, "closes", f"{now + _OPEN:%Y-%m-%d}T12:00:00Z", "30 days from the day this was written; all phases share that time")
 
 
 def about(n: int) -> int:
@@ -70,7 +88,7 @@ def _figures(protocol: str, n_rows: int) -> dict[str, tuple[int, str]]:
     if protocol == "sdq":
         return found
     minimum = max(1, size // 2)
-    found |= {"minimum": (minimum, "fewer teach nothing, and nothing is learned from them")}
+    found |= {"minimum": (minimum, "half of the rows: change it as you like; with fewer the study gives up")}
     if protocol == "ddml":
         found |= {"n_instances": (min(_INSTANCES, minimum), "k"), "batch_size": (1, "N_c: rows of a device; here each row is one")}
     return found
@@ -88,7 +106,7 @@ def _keys(feature: Feature) -> str:
         known = f"range = [{_figure(feature.low)}, {_figure(feature.high)}]"
     else:
         known = f"values = {json.dumps(list(feature.values), ensure_ascii=False)}"
-    return f"name = {_text(feature.name)}\n{known}    # {READ}\n"
+    return f"name = {_text(feature.name)}\n{known}    # {_READ}\n"
 
 
 def _missing(feature: Feature) -> str:
