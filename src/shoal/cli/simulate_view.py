@@ -10,6 +10,7 @@ from shoal.cli.simulate_models import model_lines, per_cent, tree_lines
 from shoal.names import counted, shown
 from shoal.privacy.rounding import show
 from shoal.report.details import Mean
+from shoal.report.figures import NAMES
 from shoal.report.sections.verdicts import beside_guessing, told_apart
 from shoal.sim.sweep import plain, settings_name
 
@@ -17,14 +18,6 @@ _FAR = 2
 """From this factor on, a declared size is far from the number of rows."""
 _NAMED = 4
 """So many points of a sweep are named in a warning."""
-_HEADS = {
-    "accuracy": "accuracy",
-    "auc": "AUC",
-    "f1": "f1",
-    "rmse": "RMSE",
-    "mean_absolute_error": "mean absolute error",
-    "r_squared": "R squared",
-}
 _YARDSTICKS = {
     "most_common": "most common class",
     "mean_label": "mean of the label",
@@ -213,7 +206,7 @@ def _table(result: Mapping[str, Any]) -> list[str]:
     prices = [_price_cells(point, points) for point in points] if len(points) > 1 else [{}]
     measures = list(points[0]["scores"])
     homes = [_home_cells(point, measures[0]) for point in points] if len(points) > 1 else [{}]
-    heads = [*(keys or [""]), *prices[0], *(_HEADS[measure] for measure in measures), *homes[0]]
+    heads = [*(keys or [""]), *prices[0], *(NAMES[measure] for measure in measures), *homes[0]]
     body = [
         [
             *([plain(point["settings"][key]) for key in keys] or ["this study"]),
@@ -250,7 +243,7 @@ def _home_cells(point: Mapping[str, Any], measure: str) -> dict[str, str]:
         return {}
     told = point["at_home"]
     home, own = (_mean(measure, told[key][measure]) for key in ("home", "own"))
-    return {f"{_HEADS[measure]} at home": home, "by own rows alone": own, "gain": per_cent(told["gain"]["value"])}
+    return {f"{NAMES[measure]} at home": home, "by own rows alone": own, "gain": per_cent(told["gain"]["value"])}
 
 
 def _price_cells(point: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -19,20 +19,11 @@ from shoal.protocols.anonml.model import AdditiveModel
 from shoal.protocols.ddml.design import Design
 from shoal.protocols.ddml.model import GLM
 from shoal.protocols.sdq.model import Tree
+from unit.models.model_cases import STATEMENT
 
 AGE, TOWN = Numeric("age", 0, 90, [30, 60]), Categorical("town", ["x", "y"], missing=False)
 ILL, HEIGHT = Categorical("ill", ["no", "yes"], missing=False), Numeric("height", 0, 2, missing=False)
-STATEMENT = {
-    "title": "Who is ill?",
-    "unit": "person",
-    "relation": "replace",
-    "adversary": "everyone",
-    "epsilon": 2.0,
-    "delta": 0.0,
-    "how": "plain sum of 1 release",
-    "everything": {"epsilon": 2.0, "delta": 0.0},
-    "simulated": False,
-}
+SAID = {**STATEMENT, "simulated": False}
 ILL_PLAIN = {"name": "ill", "missing": False, "values": ["no", "yes"], "groups": None}
 ROWS = "town,age,other\nx,20,1\ny,70,2\nz,400,3\nx,,4\n"
 
@@ -57,9 +48,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name, model in (("additive", additive()), ("linear", linear()), ("tree", tree())):
         Path(f"{name}.json").write_text(json.dumps(model))
-    real = {"study": "ab" * 32, "title": "Who is ill?", "protocol": "anonml", "variant": "plus", "statement": STATEMENT}
+    real = {"study": "ab" * 32, "title": "Who is ill?", "protocol": "anonml", "variant": "plus", "statement": SAID}
     Path("real.json").write_text(json.dumps(real | {"model": additive(), "counts": {}}))
-    Path("simulated.json").write_text(json.dumps({"simulated": True, "model": additive(), "statement": STATEMENT}))
+    Path("simulated.json").write_text(json.dumps({"simulated": True, "model": additive(), "statement": SAID}))
     Path("rows.csv").write_text(ROWS)
     return tmp_path
 
@@ -108,7 +99,7 @@ def test_shows_weights_of_a_number_and_a_tree(home: Path, capsys: pytest.Capture
 def test_tells_programs_the_same(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = told(capsys, "show", "real.json")
     assert (shown["kind"], shown["protocol"], shown["simulated"], shown["digest"]) == ("additive", "anonml", False, "ab" * 32)
-    assert shown["statement"] == STATEMENT and shown["weights"][0] == {"name": "town = y", "class": "yes", "value": -3.0, "error": None}
+    assert shown["statement"] == SAID and shown["weights"][0] == {"name": "town = y", "class": "yes", "value": -3.0, "error": None}
     assert shown["features"] == additive()["features"] and shown["tree"] is None
     assert told(capsys, "show", "tree.json")["tree"].startswith("town?  [no 6, yes 8]\n")
 
@@ -151,7 +142,7 @@ def test_draws_a_tree_and_nothing_else(home: Path, capsys: pytest.CaptureFixture
 
 
 def test_words_of_strangers_are_harmless(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    document = {"title": "\x1b[2J\u202eevil", "model": additive(), "statement": STATEMENT | {"adversary": "no\x1bbody"}}
+    document = {"title": "\x1b[2J\u202eevil", "model": additive(), "statement": SAID | {"adversary": "no\x1bbody"}}
     document["model"]["label"]["values"] = ["no\x1b[1m", "yes\u202e"]
     Path("bad.json").write_text(json.dumps(document))
     for arguments in (
@@ -233,7 +224,7 @@ def test_exports_json_that_is_read_again(home: Path, capsys: pytest.CaptureFixtu
     text = printed(capsys, "export", "real.json", "--to", "json", "--out", "it.json")
     assert text.endswith("as JSON\n\nnext      shoal model show it.json\n")
     document = json.loads(Path("it.json").read_text())
-    assert document["format"] == "shoal model" and document["statement"] == STATEMENT and document["model"] == additive()
+    assert document["format"] == "shoal model" and document["statement"] == SAID and document["model"] == additive()
     again, first = told(capsys, "show", "it.json"), told(capsys, "show", "real.json")
     assert again | {"file": ""} == first | {"file": ""}
 

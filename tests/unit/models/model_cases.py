@@ -23,6 +23,16 @@ from shoal.protocols.pfds.model import Model as PooledModel
 from shoal.protocols.pfds.params import Params
 from shoal.protocols.sdq.model import Tree
 
+STATEMENT = {
+    "title": "Who is ill?",
+    "unit": "person",
+    "relation": "replace",
+    "adversary": "everyone",
+    "epsilon": 2.0,
+    "delta": 0.0,
+    "how": "plain sum of 1 release",
+    "everything": {"epsilon": 2.0, "delta": 0.0},
+}
 KINDS = ("additive", "vote", "tree", "linear", "pooled")
 NAMES = ("age", "label", "probabilities", "größe (cm)", "c.0", "a/b", "label_")
 """Some of which a graph might want for itself."""

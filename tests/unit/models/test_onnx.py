@@ -27,19 +27,9 @@ from shoal.protocols.ddml.model import GLM
 from shoal.protocols.pfds.model import Model as PooledModel
 from shoal.protocols.pfds.params import Params
 from shoal.protocols.sdq.model import Tree
-from unit.models.model_cases import KINDS, assert_same, columns_of, models, run_onnx, session
+from unit.models.model_cases import KINDS, STATEMENT, assert_same, columns_of, models, run_onnx, session
 
 ILL = Categorical("ill", ["no", "yes"], missing=False)
-STATEMENT = {
-    "title": "Who is ill?",
-    "unit": "person",
-    "relation": "replace",
-    "adversary": "everyone",
-    "epsilon": 2.0,
-    "delta": 0.0,
-    "how": "plain sum of 1 release",
-    "everything": {"epsilon": 2.0, "delta": 0.0},
-}
 
 
 def additive(schema: Schema) -> AdditiveModel:
