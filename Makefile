@@ -6,7 +6,7 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n 2 --dist worksteal
 # Every branch of these is run by the tests in the folders of the same names. Tracing makes tests take twice as long, so only these
 # are traced, but for the slow ones among them that run no branch alone: they are marked `untraced`.
-GUARDED := privacy mechanisms protocols messages sim audit crypto
+GUARDED := privacy mechanisms protocols messages simulation audit crypto
 TRACED := $(addprefix tests/unit/,$(GUARDED))
 
 # Tests start hundreds of programs, and each would compile all of shoal anew.
@@ -48,7 +48,7 @@ data: $(VENV)/.demo
 docs: $(VENV)/.dev
 	$(BIN)/python -m tools.reference
 	$(BIN)/python -m shoal.study.spec > docs/reference/study.schema.json
-	$(BIN)/python -m shoal.models.schema > docs/reference/model.schema.json
+	$(BIN)/python -m shoal.models.reader > docs/reference/model.schema.json
 	$(BIN)/python -m tools.site
 
 vectors: $(VENV)/.dev

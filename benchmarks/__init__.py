@@ -1,1 +1,4 @@
-"""Speed, memory and the papers' figures, each as a ratio to a peer or to a limit measured in the same run."""
+"""Speed, memory and the papers' figures.
+
+Each is a ratio to a competitor or to a limit that is measured in the same run.
+"""

@@ -1,4 +1,4 @@
-"""One measured figure, and how to take it."""
+"""Measures: one measured value with its target, and how to take it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure with its target and its peer, where it has them.
+    """A measured value, with its target and its competitor if it has them.
 
     Parameters
     ----------
     bench, measure
-        Name of the benchmark and of the figure.
+        Name of the benchmark and of the measure.
     value, unit, better
-        What was measured, and which direction is good.
+        The measured value, and the direction that is good.
     target
-        What the project aims at.
-    peer, ratio
-        Another program measured in the same run, and our value over its value.
+        The value that the project aims at.
+    competitor, ratio
+        Another program measured in the same run, and our value divided by its value.
     """
 
     bench: str
@@ -31,33 +31,44 @@ class Measure:
     unit: str
     better: Literal["higher", "lower"]
     target: float | None = None
-    peer: str | None = None
+    competitor: str | None = None
     ratio: float | None = None
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps(
+            {"peer" if key == "competitor" else key: value for key, value in asdict(self).items()}
+        )
 
     def to_text(self) -> str:
         parts = [f"{self.measure:44} {self.value:>14,.4g} {self.unit:10}"]
-        if self.peer is not None and self.ratio is not None:
-            parts.append(f"{self.ratio:,.3g} x {self.peer}")
+        if self.competitor is not None and self.ratio is not None:
+            parts.append(f"{self.ratio:,.3g} x {self.competitor}")
         if self.target is not None:
-            met = self.value >= self.target if self.better == "higher" else self.value <= self.target
+            met = (
+                self.value >= self.target if self.better == "higher" else self.value <= self.target
+            )
             parts.append(f"target {self.target:,.4g} {'met' if met else 'NOT MET'}")
         return "  ".join(parts)
 
 
 def table(measures: Iterator[Measure]) -> Iterator[str]:
-    """Measures as a table for the documentation."""
+    """Yield the measures as a table for the documentation."""
     yield "| measure | value | unit | target |"
     yield "|---|---:|---|---:|"
     for one in measures:
-        target = "" if one.target is None else f"{'at least' if one.better == 'higher' else 'at most'} {one.target:,.4g}"
+        target = (
+            ""
+            if one.target is None
+            else f"{'at least' if one.better == 'higher' else 'at most'} {one.target:,.4g}"
+        )
         yield f"| {one.measure.replace('_', ' ')} | {one.value:,.4g} | {one.unit} | {target} |"
 
 
 def rate(work: Callable[[], object], amount: int, *, seconds: float = 1.0) -> float:
-    """How much work is done in a second of processor time: the best of repeated runs, after one to warm up."""
+    """Return the amount of work done in a second of processor time.
+
+    It is the best of repeated runs, after one warm-up run.
+    """
     work()
     best, spent = float("inf"), 0.0
     while spent < seconds:

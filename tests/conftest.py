@@ -1,4 +1,4 @@
-"""What all tests share: entropy with a seed of the test's own, and the sum of declared false-positive rates."""
+"""Fixtures and checks for all tests: seeded entropy, and the sum of false-positive rates."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from shoal.entropy import SeededEntropy, SystemEntropy
-from statistical.harness import BUDGET
+from tests.statistical.harness import BUDGET
 
-# Examples are the same at every push and fresh with SHOAL_FRESH_SEEDS=1; no test asserts a time.
+# Examples are fixed, or fresh with SHOAL_FRESH_SEEDS=1.
 settings.register_profile(
     "shoal",
     deadline=None,
@@ -24,22 +24,40 @@ settings.load_profile("shoal")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "statistical(alpha): false-positive rate of a test of a distribution")
-    config.addinivalue_line("markers", "untraced: takes long and runs no branch that no other test runs, so `make check` does not trace it")
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A shell ignores interruptions on behalf of what it starts in the background, and so would all processes that tests interrupt.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.addinivalue_line(
+        "markers", "statistical(alpha): false-positive rate of a test of a distribution"
+    )
+    config.addinivalue_line(
+        "markers",
+        "untraced: takes long and runs no branch that no other test runs, so `make check` does "
+        "not trace it",
+    )
+    # A shell ignores SIGINT for background jobs, and nohup ignores SIGHUP. Child processes inherit
+    # that, and tests that interrupt them would wait for ever.
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    total = sum(marker.kwargs["alpha"] for item in items for marker in item.iter_markers("statistical"))
+    total = sum(
+        marker.kwargs["alpha"] for item in items for marker in item.iter_markers("statistical")
+    )
     if total > BUDGET:
-        raise pytest.UsageError(f"the declared false-positive rates add up to {total:.2g}, more than {BUDGET:g}")
+        raise pytest.UsageError(
+            f"the declared false-positive rates add up to {total:.2g}, more than {BUDGET:g}"
+        )
 
 
 @pytest.fixture
 def entropy(request: pytest.FixtureRequest) -> SeededEntropy:
-    """A stream of the test's own: fixed, or fresh with SHOAL_FRESH_SEEDS=1. Printed, so that a failure can be repeated."""
+    """Return a random stream for one test: fixed, or fresh with SHOAL_FRESH_SEEDS=1.
+
+    The seed is printed, so that a failure can be repeated.
+    """
     seed = zlib.crc32(request.node.nodeid.encode())
     if os.environ.get("SHOAL_FRESH_SEEDS"):
         seed = SystemEntropy().below(1 << 32)

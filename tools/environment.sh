@@ -41,7 +41,7 @@ postgresql() { # without the cluster that Debian's package makes and starts
 
 # One resolver run, pinned by constraints.txt; the extras are those whose code exists and is tested here.
 extras="[learn,report,serve,anonymous]"
-[ "$kind" = demo ] || extras="[learn,arrow,accounting,report,redis,sim,mpc,serve,postgres,anonymous,onnx,dask]"
+[ "$kind" = demo ] || extras="[learn,arrow,report,redis,sim,mpc,serve,postgres,anonymous,onnx,dask]"
 groups=
 [ "$kind" = demo ] || groups=$("$venv/bin/python" - <<'EOF'
 import tomllib

@@ -1,7 +1,9 @@
-"""Builds the documentation site and checks it: ``python -m tools.site [--to DIRECTORY]``. Run by ``make docs``.
+"""Build the documentation site and check it.
 
-It is built aside, by zensical in its strict mode, and put in place only if everything holds: every link and every anchor leads
-somewhere, every page is linked from another, nothing is loaded from anywhere else, and every page tells browsers so.
+``python -m tools.site [--to DIRECTORY]``; ``make docs`` runs it. The site is built in a temporary
+directory, by zensical in strict mode, and moved into place only if all checks pass: every link and
+anchor has a target, every page is linked from another, nothing is loaded from elsewhere, and every
+page forbids it to browsers.
 """
 
 from __future__ import annotations
@@ -32,16 +34,25 @@ _LOADING = {
     "embed": "src",
     "object": "data",
 }
-_RELATIONS = {"stylesheet", "icon", "preload", "prefetch", "preconnect", "dns-prefetch", "modulepreload", "manifest"}
+_RELATIONS = {
+    "stylesheet",
+    "icon",
+    "preload",
+    "prefetch",
+    "preconnect",
+    "dns-prefetch",
+    "modulepreload",
+    "manifest",
+}
 
 
 class SiteError(Exception):
-    """The site cannot be built, or something in it does not hold."""
+    """The site cannot be built, or a check failed."""
 
 
 @dataclass
 class Page(HTMLParser):
-    """One page: its anchors, where its links lead, and what a browser would load for it."""
+    """One page: its anchors, its links, and the resources that a browser would load."""
 
     anchors: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
@@ -52,7 +63,7 @@ class Page(HTMLParser):
         super().__init__()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note what a tag says."""
+        """Record the attributes of a tag."""
         given = {name: value or "" for name, value in attrs}
         self.anchors |= {given[name] for name in ("id", "name") if name in given}
         if tag == "a" and "href" in given:
@@ -66,7 +77,10 @@ class Page(HTMLParser):
 
 
 def build(to: Path, root: Path = ROOT) -> None:
-    """Build the site of a checkout into a directory that does not exist yet; `SiteError` where zensical finds something wrong."""
+    """Build the site of a checkout into a new directory.
+
+    Raise `SiteError` if zensical reports an error.
+    """
     with tempfile.TemporaryDirectory(prefix="shoal-site-") as scratch:
         for part in PARTS:
             source, place = root / part, Path(scratch) / part
@@ -76,26 +90,34 @@ def build(to: Path, root: Path = ROOT) -> None:
             else:
                 shutil.copy(source, place)
         run = subprocess.run(
-            [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", "zensical.toml"],
+            [
+                sys.executable,
+                "-m",
+                "zensical",
+                "build",
+                "--strict",
+                "--config-file",
+                "zensical.toml",
+            ],
             cwd=scratch,
             check=False,
             capture_output=True,
             text=True,
         )
         if run.returncode or not (Path(scratch) / "site").is_dir():
-            raise SiteError(_told(run.stdout + run.stderr))
+            raise SiteError(_read_report(run.stdout + run.stderr))
         shutil.move(Path(scratch) / "site", to)
 
 
-def _told(output: str) -> str:
-    """What zensical says, a line for each thing: its pictures of the source are left out."""
+def _read_report(output: str) -> str:
+    """Return the lines of zensical's report without its excerpts of the source."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", output)
     found = re.findall(r"(?:Warning|Error): (.*)\n\s*╭─\[ (\S+) \]", plain)
     return "\n".join(f"{place}: {what}" for what, place in found) or plain
 
 
 def problems(site: Path, root: Path = ROOT) -> list[str]:
-    """All that does not hold in a built site of a checkout, in sentences."""
+    """Yield all failed checks of a built site, as sentences."""
     pages = {path: _read(path) for path in sorted(site.rglob("*.html"))}
     linked: set[Path] = set()
     found: list[str] = []
@@ -109,12 +131,16 @@ def problems(site: Path, root: Path = ROOT) -> list[str]:
                 linked.add(target)
         found += [f"{name}: loads {load}." for load in page.loads if _is_elsewhere(load)]
         found += [
-            f"{name}: loads {load}, which is not there." for load in page.loads if not _is_elsewhere(load) and not _file(path, load, site)
+            f"{name}: loads {load}, which is not there."
+            for load in page.loads
+            if not _is_elsewhere(load) and not _file(path, load, site)
         ]
         if not page.policy.startswith(POLICY):
-            found.append(f"{name}: tells no browser to load nothing from elsewhere.")
+            found.append(f"{name}: does not forbid browsers to load from elsewhere.")
     found += [
-        f"{path.relative_to(site).as_posix()}: no page links to it." for path in pages if path not in linked and path.name != "404.html"
+        f"{path.relative_to(site).as_posix()}: no page links to it."
+        for path in pages
+        if path not in linked and path.name != "404.html"
     ]
     return found + list(_styles(site)) + list(_unbuilt(site, root / "docs"))
 
@@ -127,7 +153,7 @@ def _read(path: Path) -> Page:
 
 
 def _target(site: Path, page: Path, link: str, pages: dict[Path, Page]) -> tuple[Path | None, str]:
-    """The file that a link leads to, and what is wrong with it."""
+    """Return the file of a link, and the problem with it."""
     if urlsplit(link).scheme in ("http", "https", "mailto"):
         return None, ""
     place, anchor = urldefrag(link)
@@ -140,7 +166,7 @@ def _target(site: Path, page: Path, link: str, pages: dict[Path, Page]) -> tuple
 
 
 def _file(page: Path, place: str, site: Path) -> Path | None:
-    """The file of the site that a relative address means on a page."""
+    """Return the file of the site for a relative address on a page."""
     path = unquote(urlsplit(place).path)
     target = (site / path.lstrip("/") if path.startswith("/") else page.parent / path).resolve()
     target = target / "index.html" if target.is_dir() else target
@@ -153,7 +179,9 @@ def _is_elsewhere(address: str) -> bool:
 
 def _styles(site: Path) -> Iterator[str]:
     for path in sorted(site.rglob("*.css")):
-        for address in re.findall(r"""(?:url\(|@import\s+(?!url))\s*["']?([^"')\s;]+)""", path.read_text("utf-8")):
+        for address in re.findall(
+            r"""(?:url\(|@import\s+(?!url))\s*["']?([^"')\s;]+)""", path.read_text("utf-8")
+        ):
             if _is_elsewhere(address) and not address.startswith("data:"):
                 yield f"{path.relative_to(site).as_posix()}: loads {address}."
 
@@ -166,9 +194,13 @@ def _unbuilt(site: Path, docs: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Build, check, and put in place."""
-    parser = argparse.ArgumentParser(prog="python -m tools.site", description="Build the documentation site and check it.")
-    parser.add_argument("--to", type=Path, default=ROOT / "site", help="where to put it; what is there is replaced")
+    """Build, check, and move into place."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.site", description="Build the documentation site and check it."
+    )
+    parser.add_argument(
+        "--to", type=Path, default=ROOT / "site", help="where to put it; what is there is replaced"
+    )
     to: Path = parser.parse_args().to
     with tempfile.TemporaryDirectory(prefix=".site-", dir=to.resolve().parent) as scratch:
         made = Path(scratch) / "site"
@@ -179,7 +211,10 @@ def main() -> int:
             return 1
         wrong = problems(made.resolve())
         if wrong:
-            print("\n".join([*wrong, f"{len(wrong)} things do not hold; nothing was replaced."]), file=sys.stderr)
+            print(
+                "\n".join([*wrong, f"{len(wrong)} things do not hold; nothing was replaced."]),
+                file=sys.stderr,
+            )
             return 1
         if to.exists():
             to.rename(Path(scratch) / "old")

@@ -1,12 +1,16 @@
-"""A private Tor network on loopback, from Debian's package ``tor``: ``python -m tools.tornet [--onion PORT]`` starts one until Ctrl-C.
+"""A private Tor network on loopback, from Debian's package ``tor``.
 
-Three directory authorities, which also carry traffic, some exits, and one client with a SOCKS port; an onion service for a port, where one
-is wanted. Nothing leaves this machine: the only authorities that any of them knows are these, all addresses are 127.0.0.1, and the exits
-let nothing out but to 127.0.0.0/8. All processes are started here and ended by their ids; should whoever started them be
-killed, they end by themselves.
+``python -m tools.tornet [--onion PORT]`` starts one until Ctrl-C.
 
-The authorities vote once all relays had time to register with them, at a second that is chosen here, and every few minutes from then on.
-A vote that misses an exit would stand until the next, so the network begins again, with the keys that it has, at a later second.
+It has three directory authorities, which also carry traffic, some exits, and one client with a
+SOCKS port; and an onion service for a port, if requested. Nothing leaves this machine: these are
+the only authorities that any process knows, all addresses are 127.0.0.1, and the exits reach only
+127.0.0.0/8. All processes are started here and ended by their ids; they also end if the process
+that started them is killed.
+
+The authorities vote after all relays had time to register with them, at a second that is chosen
+here, and every few minutes from then on. A vote that misses an exit would be valid until the next,
+so the network is started again, with the same keys, at a later second.
 """
 
 from __future__ import annotations
@@ -34,10 +38,10 @@ N_AUTHORITIES, N_EXITS = 3, 3
 HOST = "127.0.0.1"
 
 _INTERVAL, _DELAY = 300, 2
-"""Seconds between two votes, and that the authorities give each other twice in each."""
-_LEAD_SECONDS = (5.0, 12.0, 30.0)
-"""From the start of all processes until the authorities vote, in the first attempt and in those after it."""
-_BOOTSTRAP_SECONDS, _STOP_SECONDS, _LOOK_SECONDS = 45.0, 5.0, 0.1
+"""Seconds between two votes, and the delay that authorities allow twice in each."""
+_LEAD_SECONDS = (5.0, 12.0, 30.0, 60.0)
+"""Seconds from the start of all processes to the vote, in the first and later attempts."""
+_BOOTSTRAP_SECONDS, _STOP_SECONDS, _LOOK_SECONDS = 25.0, 5.0, 0.1
 
 _ANYONE = """TestingTorNetwork 1
 DataDirectory {folder}
@@ -81,8 +85,11 @@ ExitPolicy accept 127.0.0.0/8:*
 ExitPolicy reject *:*
 RefuseUnknownExits 0
 """
-"""An exit that the outcome of the vote has not reached yet knows no other relay. It would let nothing out, and the client would leave it
-aside for some time, though it is ready itself."""
+"""Configuration of an exit that has not received the result of the vote yet.
+
+It knows no other relay and would reject all traffic, and the client would avoid it for some time
+although it is ready.
+"""
 _CLIENT = """SocksPort {host}:{socks} IsolateSOCKSAuth
 ClientOnly 1
 MaxCircuitDirtiness 10
@@ -96,7 +103,10 @@ HiddenServiceDir {folder}/service
 HiddenServicePort 80 {host}:{target}
 VanguardsLiteEnabled 0
 """
-"""Of so few relays hardly any way is left to an onion service where some of them are kept for one place in it."""
+"""Configuration for onion services with few relays.
+
+If some relays were reserved for one position in a circuit, hardly any circuit would remain.
+"""
 
 
 class TorError(RuntimeError):
@@ -104,14 +114,19 @@ class TorError(RuntimeError):
 
 
 def missing() -> str | None:
-    """Why no network can be started on this machine; None where one can."""
+    """Return why no network can be started on this machine; None if one can."""
     absent = [program for program in PROGRAMS if shutil.which(program) is None]
-    return f"{' and '.join(absent)} is not installed (Debian: apt-get install tor)" if absent else None
+    return (
+        f"{' and '.join(absent)} is not installed (Debian: apt-get install tor)" if absent else None
+    )
 
 
 @dataclass
 class _Node:
-    """One process of Tor: its kind and files, its ports (control, traffic, directory, socks) and, while it runs, the process."""
+    """One Tor process: its kind, files and ports (control, traffic, directory, socks).
+
+    While it runs, it has a process.
+    """
 
     kind: str
     folder: Path
@@ -128,9 +143,15 @@ class _Node:
 
     @cached_property
     def words(self) -> dict[str, object]:
-        """What its configuration is filled in with."""
+        """Values for its configuration."""
         ports = dict(zip(("control", "traffic", "directory", "socks"), self.ports, strict=True))
-        return {"host": HOST, "name": self.name, "folder": self.folder, "owner": os.getpid(), **ports}
+        return {
+            "host": HOST,
+            "name": self.name,
+            "folder": self.folder,
+            "owner": os.getpid(),
+            **ports,
+        }
 
     @property
     def notices(self) -> str:
@@ -143,8 +164,11 @@ class _Node:
 
     @contextmanager
     def control_link(self) -> Iterator[Callable[[str], list[str]]]:
-        """A connection by which it is asked: a line there, and all lines back until it says that it is done."""
-        with socket.create_connection((HOST, self.ports[0]), timeout=_STOP_SECONDS) as link, link.makefile("r", newline="\r\n") as said:
+        """Yield a control connection: send a line, and receive all lines of the reply."""
+        with (
+            socket.create_connection((HOST, self.ports[0]), timeout=_STOP_SECONDS) as link,
+            link.makefile("r", newline="\r\n") as said,
+        ):
 
             def ask(line: str) -> list[str]:
                 link.sendall(line.encode() + b"\r\n")
@@ -158,7 +182,7 @@ class _Node:
 
 
 class TorNetwork:
-    """A network that is under way; see `tor_network`.
+    """A running network; see `tor_network`.
 
     Parameters
     ----------
@@ -172,7 +196,12 @@ class TorNetwork:
 
     def __init__(self, folder: Path, onion_port: int | None = None, n_exits: int = N_EXITS) -> None:
         self.folder, self.onion_port = folder, onion_port
-        kinds = ["authority"] * N_AUTHORITIES + ["exit"] * n_exits + ["client"] + ["onion"] * (onion_port is not None)
+        kinds = (
+            ["authority"] * N_AUTHORITIES
+            + ["exit"] * n_exits
+            + ["client"]
+            + ["onion"] * (onion_port is not None)
+        )
         ports = iter(_free_ports(4 * len(kinds)))
         self._nodes: list[_Node] = []
         for i, kind in enumerate(kinds):
@@ -187,27 +216,30 @@ class TorNetwork:
 
     @property
     def socks_port(self) -> int:
-        """Where the client takes connections, by SOCKS 5; each pair of username and password has circuits of its own."""
+        """SOCKS 5 port of the client.
+
+        Each pair of username and password has separate circuits.
+        """
         return self.client.ports[3]
 
     @property
     def onion(self) -> str:
-        """The name of the onion service, whose port is 80."""
+        """The name of the onion service; its port is 80."""
         (node,) = (node for node in self._nodes if node.kind == "onion")
         return (node.folder / "service" / "hostname").read_text().strip()
 
     @property
     def pids(self) -> list[int]:
-        """The processes that run."""
+        """The running processes."""
         return [node.process.pid for node in self._nodes if node.process is not None]
 
     def start(self) -> None:
-        """Start all processes, and return when the client has a way through the network."""
+        """Start all processes, and return when the client has a circuit through the network."""
         authorities = self._authorities()
         for i, lead in enumerate(_LEAD_SECONDS):
             try:
                 self._launch(authorities, lead)
-                self._wait()
+                self._wait(_BOOTSTRAP_SECONDS + 4 * lead)
                 return
             except TorError:
                 self.stop()
@@ -218,7 +250,7 @@ class TorNetwork:
                 raise
 
     def stop(self) -> None:
-        """End all processes, by their ids, and wait until they are gone."""
+        """End all processes by their ids, and wait until they are gone."""
         running = [node for node in self._nodes if node.process is not None]
         for node in running:
             assert node.process is not None
@@ -235,24 +267,34 @@ class TorNetwork:
 
     @contextmanager
     def circuits(self) -> Iterator[list[str]]:
-        """The circuits over which the client's connections went meanwhile, one for each, in order; filled at the end. For tests."""
+        """Yield a list of the client's circuits, one for each connection, in order.
+
+        It is filled at the end. For tests.
+        """
         found: list[str] = []
         with self.client.control_link() as ask:
             ask("SETEVENTS STREAM")
             yield found
-            # What the client says of itself comes after all events before it.
+            # The client's reply about itself follows all earlier events.
             for line in ask("GETINFO version"):
                 words = line.split()
                 if words[:2] == ["650", "STREAM"] and words[3] == "SUCCEEDED":
                     found.append(words[4])
 
     def _authorities(self) -> str:
-        """Make the keys of the authorities, and the lines by which everyone knows them."""
+        """Make the keys of the authorities, and the lines that identify them."""
         with ThreadPoolExecutor() as pool:
-            return "".join(pool.map(_authority_line, [node for node in self._nodes if node.kind == "authority"]))
+            return "".join(
+                pool.map(
+                    _authority_line, [node for node in self._nodes if node.kind == "authority"]
+                )
+            )
 
     def _launch(self, authorities: str, lead: float) -> None:
-        """Start everyone. The consensus of a vote is dated at its end, and the vote begins two delays before."""
+        """Start all processes.
+
+        The consensus of a vote is dated at its end, and the vote begins two delays before.
+        """
         offset = int(time.time() + lead + 2 * _DELAY) % _INTERVAL
         for node in self._nodes:
             torrc = node.base + authorities
@@ -272,29 +314,46 @@ class TorNetwork:
                 cached.unlink()
             with (node.folder / "said").open("wb") as said:
                 command = ["tor", "-f", str(node.folder / "torrc")]
-                # A network is ended by whoever started it: an interruption at the terminal is not for its processes.
-                node.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True)
+                # The starter ends a network: an interruption at the terminal must not reach its
+                # processes.
+                node.process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=said,
+                    start_new_session=True,
+                )
 
-    def _wait(self) -> None:
-        """Return when the client, and the onion service, have found their way."""
-        until = time.monotonic() + _BOOTSTRAP_SECONDS
+    def _wait(self, seconds: float) -> None:
+        """Return when the client and the onion service have circuits."""
+        until = time.monotonic() + seconds
         waited = [node for node in self._nodes if not node.is_relay]
         while waited:
             for node in self._nodes:
                 if node.process is None or node.process.poll() is not None:
-                    raise TorError(f"{node.name} has ended: {(node.folder / 'said').read_text(errors='replace')[-500:]}")
+                    raise TorError(
+                        f"{node.name} has ended: "
+                        f"{(node.folder / 'said').read_text(errors='replace')[-500:]}"
+                    )
             if time.monotonic() > until:
-                raise TorError(f"{waited[0].name} has found no way for {_BOOTSTRAP_SECONDS:g} s: {waited[0].notices[-500:]}")
+                raise TorError(
+                    f"{waited[0].name} built no circuit in {seconds:g} s: "
+                    f"{waited[0].notices[-500:]}"
+                )
             time.sleep(_LOOK_SECONDS)
             waited = [node for node in waited if "Bootstrapped 100%" not in node.notices]
-        listed = set(re.findall(r"^r (\w+)", (self.client.folder / "cached-consensus").read_text(), re.MULTILINE))
+        listed = set(
+            re.findall(
+                r"^r (\w+)", (self.client.folder / "cached-consensus").read_text(), re.MULTILINE
+            )
+        )
         if absent := {node.name for node in self._nodes if node.is_relay} - listed:
             raise TorError(f"the authorities have voted without {', '.join(sorted(absent))}")
 
 
 @contextmanager
 def tor_network(onion_port: int | None = None, n_exits: int = N_EXITS) -> Iterator[TorNetwork]:
-    """A network while it is needed; `TorError` where there is no Tor, or it does not start."""
+    """Yield a network; raise `TorError` if Tor is missing or does not start."""
     if reason := missing():
         raise TorError(reason)
     with tempfile.TemporaryDirectory(prefix="shoal-tor-", ignore_cleanup_errors=True) as folder:
@@ -307,7 +366,7 @@ def tor_network(onion_port: int | None = None, n_exits: int = N_EXITS) -> Iterat
 
 
 def _authority_line(node: _Node) -> str:
-    """Make the keys of an authority; the line by which others know it."""
+    """Make the keys of an authority; return the line that identifies it."""
     keys = node.folder / "keys"
     keys.mkdir(mode=0o700)
     files = [
@@ -315,11 +374,29 @@ def _authority_line(node: _Node) -> str:
         for option, name in (("-i", "identity_key"), ("-s", "signing_key"), ("-c", "certificate"))
         for word in (option, str(keys / f"authority_{name}"))
     ]
-    _run(["tor-gencert", "--create-identity-key", "--passphrase-fd", "0", *files, "-m", "12", "-a", f"{HOST}:{node.ports[2]}"], b"none\n")
-    named = re.search(r"^fingerprint (\w+)", (keys / "authority_certificate").read_text(), re.MULTILINE)
+    _run(
+        [
+            "tor-gencert",
+            "--create-identity-key",
+            "--passphrase-fd",
+            "0",
+            *files,
+            "-m",
+            "12",
+            "-a",
+            f"{HOST}:{node.ports[2]}",
+        ],
+        b"none\n",
+    )
+    named = re.search(
+        r"^fingerprint (\w+)", (keys / "authority_certificate").read_text(), re.MULTILINE
+    )
     assert named is not None
-    line = f"DirAuthority {node.name} orport={node.ports[1]} v3ident={named[1]} {HOST}:{node.ports[2]} "
-    # Tor asks for authorities before it tells the fingerprint of one.
+    line = (
+        f"DirAuthority {node.name} orport={node.ports[1]} v3ident={named[1]} "
+        f"{HOST}:{node.ports[2]} "
+    )
+    # Tor requires authorities before it prints the fingerprint of one.
     (node.folder / "torrc").write_text(node.base + line + "F" * 40 + "\n")
     said = _run(["tor", "-f", str(node.folder / "torrc"), "--list-fingerprint", "--quiet"])
     fingerprint = re.search(rf"^{node.name} ((?:[0-9A-F]{{4}} ?){{10}})", said, re.MULTILINE)
@@ -335,7 +412,7 @@ def _run(command: Sequence[str], given: bytes = b"") -> str:
 
 
 def _free_ports(n: int) -> list[int]:
-    """Ports on loopback, all different, at which nobody listens."""
+    """Return different ports on loopback without listeners."""
     probes = [socket.create_server((HOST, 0)) for _ in range(n)]
     try:
         return [probe.getsockname()[1] for probe in probes]
@@ -345,9 +422,14 @@ def _free_ports(n: int) -> list[int]:
 
 
 def main() -> None:
-    """Start a network, say how to use it, and stop it on Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="python -m tools.tornet", description="A private Tor network on loopback, until Ctrl-C.")
-    parser.add_argument("--onion", type=int, metavar="PORT", help="give this port on loopback an onion service")
+    """Start a network, print how to use it, and stop it on Ctrl-C."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.tornet",
+        description="A private Tor network on loopback, until Ctrl-C.",
+    )
+    parser.add_argument(
+        "--onion", type=int, metavar="PORT", help="give this port on loopback an onion service"
+    )
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -356,7 +438,11 @@ def main() -> None:
             print(f"socks     {HOST}:{network.socks_port}, after {time.monotonic() - began:.0f} s")
             if chosen.onion is not None:
                 print(f"onion     http://{network.onion} is {HOST}:{chosen.onion}")
-            print(f"\nnext      shoal join URL --data FILE --via tor:{HOST}:{network.socks_port}\n\nCtrl-C stops it.", flush=True)
+            print(
+                "\nnext      shoal join URL --data FILE --via "
+                f"tor:{HOST}:{network.socks_port}\n\nCtrl-C stops it.",
+                flush=True,
+            )
             signal.pause()
     except TorError as error:
         sys.exit(f"No Tor network: {error}")

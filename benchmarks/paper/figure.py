@@ -1,4 +1,7 @@
-"""A figure as plain numbers: panels of lines. It can be printed without a drawing library, and drawn by `benchmarks.paper.plots`."""
+"""Figures as plain numbers: panels of lines.
+
+A figure can be printed without a drawing library; `benchmarks.paper.plots` draws it.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ PALETTE = {
     "sky": "#56B4E9",
     "grey": "#777777",
 }
-"""Okabe and Ito's colours, which almost everybody can tell apart."""
+"""Colours of Okabe and Ito, which almost everyone can distinguish."""
 RAMP = ("#440154", "#414487", "#2a788e", "#22a884", "#7ad151", "#c9b81a")
-"""For series that have an order: dark to light, so that they differ without colour too."""
+"""Colours of ordered series, from dark to light, so that they differ in greyscale too."""
 
 EPSILON = "epsilon per person, replace one, plain sum"
 
@@ -31,15 +34,16 @@ class Line:
     Parameters
     ----------
     name
-        What the legend says; lines of one name share an entry.
+        Text in the legend; lines with the same name share an entry.
     x, y
-        The points. Of a constant, y alone counts.
+        The points. A constant uses y only.
     style
-        In figures of accuracy, what is private is solid, what is not is dashed, and guessing is dotted. Points are not joined.
+        In figures of accuracy, private methods are solid, others dashed, and guessing dotted.
+        Points are not joined.
     colour
-        As HTML writes it.
+        HTML colour.
     spread
-        Of each point, how far its confidence interval reaches up and down; empty: none is drawn.
+        Half width of the confidence interval of each point; if empty, none is drawn.
     """
 
     name: str
@@ -56,16 +60,11 @@ class Panel:
 
     Parameters
     ----------
-    title, x_label, y_label
-        Words on it.
-    lines
-        What is drawn.
     names
-        Names of the positions 0, 1, 2 ... on the x axis, for comparisons of things that have no order; drawn as dots, sideways.
-    has_log_x, has_log_y
-        Whether an axis is logarithmic.
+        Names of the positions 0, 1, 2 ... on the x axis, for comparisons without an order; drawn as
+        dots, sideways.
     top
-        A second scale for x: its label, and by how much x is to be multiplied.
+        A second scale for x: its label, and the factor of x.
     """
 
     title: str
@@ -80,21 +79,34 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels under one name, ``columns`` beside each other."""
+    """Panels under one name, with ``columns`` panels in a row."""
 
     name: str
     panels: Sequence[Panel]
     columns: int = 2
 
     def lines(self, *, as_json: bool) -> Iterator[str]:
-        """The numbers behind the figure, one line of text for each line that is drawn."""
+        """Yield the numbers behind the figure, one text line for each drawn line."""
         for panel in self.panels:
             for line in panel.lines:
-                x: list[str | float] = list(panel.names) if panel.names else [round(value, 6) for value in line.x]
+                x: list[str | float] = (
+                    list(panel.names) if panel.names else [round(value, 6) for value in line.x]
+                )
                 y = [round(float(value), 6) for value in line.y]
                 if as_json:
-                    shown = {"figure": self.name, "panel": panel.title, "line": line.name, "style": line.style, "x": x, "y": y}
-                    yield json.dumps({**shown, "spread": [round(float(one), 6) for one in line.spread]} if line.spread else shown)
+                    shown = {
+                        "figure": self.name,
+                        "panel": panel.title,
+                        "line": line.name,
+                        "style": line.style,
+                        "x": x,
+                        "y": y,
+                    }
+                    yield json.dumps(
+                        {**shown, "spread": [round(float(one), 6) for one in line.spread]}
+                        if line.spread
+                        else shown
+                    )
                 else:
                     points = "  ".join(f"{at}: {value:.4g}" for at, value in zip(x, y, strict=True))
                     yield f"{panel.title}; {line.name} ({line.style})  {points}"

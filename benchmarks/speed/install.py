@@ -1,6 +1,7 @@
-"""What an installation costs: megabytes of the core and of each extra, and seconds of processor time to start.
+"""Cost of an installation: megabytes of the core and each extra, and seconds to start.
 
-Every figure is taken in an environment made for it, from this checkout, without compiled bytecode.
+Every figure is taken in a new environment, from this checkout, without compiled bytecode. Seconds
+are processor time.
 """
 
 from __future__ import annotations
@@ -25,13 +26,29 @@ print(used.ru_utime + used.ru_stime)
 
 
 def measures() -> Iterator[Measure]:
-    """The core first, then what each extra adds to it."""
+    """Yield the core first, then the addition of each extra."""
     with TemporaryDirectory() as folder:
         core, python = _megabytes(Path(folder), "")
         yield Measure("install", "core_mb", core, "MB", "lower", target=100)
-        yield Measure("install", "import_shoal_cpu_s", _seconds(python, "-c", "import shoal"), "s", "lower", target=0.1)
-        yield Measure("install", "help_cpu_s", _seconds(python, "-m", "shoal", "--help"), "s", "lower", target=0.4)
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        yield Measure(
+            "install",
+            "import_shoal_cpu_s",
+            _seconds(python, "-c", "import shoal"),
+            "s",
+            "lower",
+            target=0.1,
+        )
+        yield Measure(
+            "install",
+            "help_cpu_s",
+            _seconds(python, "-m", "shoal", "--help"),
+            "s",
+            "lower",
+            target=0.4,
+        )
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     for extra in extras:
         with TemporaryDirectory() as folder:
             size, _ = _megabytes(Path(folder), f"[{extra}]")
@@ -39,23 +56,39 @@ def measures() -> Iterator[Measure]:
 
 
 def _megabytes(folder: Path, extra: str) -> tuple[float, Path]:
-    """Size of site-packages with shoal in it, less that of an empty environment."""
+    """Return the size of site-packages with shoal, minus that of an empty environment."""
     venv.create(folder, with_pip=True)
     site = next(folder.glob("lib/python*/site-packages"))
     empty = _size(site)
     python = folder / "bin" / "python"
-    command: list[str | Path] = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", f"{ROOT}{extra}"]
+    command: list[str | Path] = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-compile",
+        f"{ROOT}{extra}",
+    ]
     subprocess.run(command, check=True)
     return (_size(site) - empty) / 1e6, python
 
 
 def _size(site: Path) -> int:
-    return sum(path.stat().st_size for path in site.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return sum(
+        path.stat().st_size for path in site.rglob("*") if path.is_file() and path.suffix != ".pyc"
+    )
 
 
 def _seconds(python: Path, *arguments: str) -> float:
-    """Processor time of a warm start, with bytecode: the best of five after one that compiles it."""
+    """Return the processor time of a warm start with bytecode: the best of five."""
     script = START.format(command=[str(python), *arguments])
     usual = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    runs = [subprocess.run([python, "-c", script], capture_output=True, text=True, check=True, env=usual) for _ in range(6)]
+    runs = [
+        subprocess.run(
+            [python, "-c", script], capture_output=True, text=True, check=True, env=usual
+        )
+        for _ in range(6)
+    ]
     return min(float(run.stdout) for run in runs[1:])

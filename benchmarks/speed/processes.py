@@ -1,4 +1,7 @@
-"""Programs that a benchmark starts: the processor time of each with all that it starts in turn, and their end. Linux alone tells."""
+"""Programs that a benchmark starts: their processor time and their end.
+
+Processor time includes all descendants; it is read from Linux's /proc.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,17 @@ _LOOKS = 5
 _TICKS = os.sysconf("SC_CLK_TCK")
 _END_SECONDS = 20
 _PORTS = 10_000, 32_000
-"""Above them are those of outgoing connections, of which one may take a port before a program that starts slowly does."""
+"""Ports below those of outgoing connections.
+
+An outgoing connection might take a higher port before a slow program listens on it.
+"""
 
 
 class _Process(NamedTuple):
-    """What the system says of a process: its parent, its ticks with those of children that it has waited for, and when it began."""
+    """The system's data of a process: parent, ticks and start time.
+
+    Ticks include those of children that it has waited for.
+    """
 
     parent: int
     ticks: int
@@ -35,16 +44,24 @@ class Program:
     Parameters
     ----------
     command, environment
-        What is run, and what is set besides what this process has.
+        The command, and environment variables in addition to those of this process.
     log
         Where its output goes; what is there already stays.
     """
 
-    def __init__(self, command: Sequence[str | Path], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, command: Sequence[str | Path], environment: Mapping[str, str], log: Path
+    ) -> None:
         self.log = log
         self._kin: dict[int, _Process] = {}
         with log.open("ab") as out:
-            self._process = subprocess.Popen(command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+            self._process = subprocess.Popen(
+                command,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
 
     @property
     def is_running(self) -> bool:
@@ -52,38 +69,46 @@ class Program:
 
     @property
     def said(self) -> str:
-        """All of its output so far."""
+        """Return all output so far."""
         return self.log.read_text(errors="replace")
 
     def cpu(self) -> float:
-        """Processor seconds of the process and of everything that descends from it, whether it goes on or not."""
-        # What ends while one looks is counted twice or not at all: hence the median of some looks.
-        return statistics.median(sum(one.ticks for one in _kin(self._process.pid).values()) / _TICKS for _ in range(_LOOKS))
+        """Return processor seconds of the process and all its descendants, ended ones included."""
+        # A process that ends during a reading is counted twice or never: take the median of some.
+        return statistics.median(
+            sum(one.ticks for one in _kin(self._process.pid).values()) / _TICKS
+            for _ in range(_LOOKS)
+        )
 
     def wait(self, seconds: float) -> float:
-        """Wait until it ends well, and return its processor seconds; an error with its output where it does not."""
+        """Wait until it ends successfully, and return its processor seconds.
+
+        On failure raise an error with its output.
+        """
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        has_ended = until(lambda: os.waitid(os.P_PID, self._process.pid, options) is not None, seconds)
-        # Until its exit code is taken the system remembers what it has spent.
+        has_ended = until(
+            lambda: os.waitid(os.P_PID, self._process.pid, options) is not None, seconds
+        )
+        # The system keeps its processor time until its exit code is read.
         spent = self.cpu()
         if not has_ended or self._process.wait() != 0:
             raise RuntimeError(f"a program of the benchmark has failed:\n{self.said[-2000:]}")
         return spent
 
     def kill(self) -> None:
-        """What ``kill -9`` does: its children are not told."""
+        """Do the same as ``kill -9``: its children get no signal."""
         self._kin |= _kin(self._process.pid)
         self._process.kill()
         self._process.wait()
 
     def end(self) -> None:
-        """End it, and all that it has started and left behind."""
+        """End it, and all processes that it has started and left behind."""
         self._kin |= _kin(self._process.pid)
         self._process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)
         for pid, known in self._kin.items():
-            # The number may be another process's by now.
+            # The number may belong to another process by now.
             if (now := _processes().get(pid)) is not None and now.began == known.began:
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()
@@ -91,7 +116,7 @@ class Program:
 
 @contextmanager
 def ending(programs: list[Program]) -> Iterator[None]:
-    """End all programs that are in the list by then, the last one first."""
+    """End all programs in the list on exit, the last one first."""
     try:
         yield
     finally:
@@ -100,7 +125,10 @@ def ending(programs: list[Program]) -> Iterator[None]:
 
 
 def until(is_so: Callable[[], bool], seconds: float, programs: Sequence[Program] = ()) -> bool:
-    """Wait until something is so, for a while; whether it is. An error with its output where one of the programs ends meanwhile."""
+    """Wait for a condition for a limited time; return whether it holds.
+
+    If one of the programs ends before, raise an error with its output.
+    """
     deadline = time.monotonic() + seconds
     while not is_so():
         for program in programs:
@@ -113,7 +141,7 @@ def until(is_so: Callable[[], bool], seconds: float, programs: Sequence[Program]
 
 
 def free_ports(n: int) -> list[int]:
-    """Ports of this machine on which nothing listens, out of those that the system gives to nobody who does not ask for them."""
+    """Return ports of this machine without a listener that the system does not assign."""
     sockets: list[socket.socket] = []
     try:
         while len(sockets) < n:
@@ -130,11 +158,13 @@ def free_ports(n: int) -> list[int]:
 
 
 def _kin(pid: int) -> dict[int, _Process]:
-    """A process and all that descend from it, by number."""
+    """Return a process and all its descendants, by number."""
     processes, kin = _processes(), {}
     if pid in processes:
         kin[pid] = processes[pid]
-    while more := {one: known for one, known in processes.items() if known.parent in kin and one not in kin}:
+    while more := {
+        one: known for one, known in processes.items() if known.parent in kin and one not in kin
+    }:
         kin |= more
     return kin
 
@@ -145,5 +175,7 @@ def _processes() -> dict[int, _Process]:
         with suppress(OSError):
             # The name may hold anything, and ends with the last parenthesis.
             fields = path.read_text().rpartition(")")[2].split()
-            found[int(path.parent.name)] = _Process(int(fields[1]), sum(map(int, fields[11:15])), int(fields[19]))
+            found[int(path.parent.name)] = _Process(
+                int(fields[1]), sum(map(int, fields[11:15])), int(fields[19])
+            )
     return found

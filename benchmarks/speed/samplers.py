@@ -1,10 +1,11 @@
-"""Exact noise and randomised answers against their peers, one core, all in the same run.
+"""Exact noise and randomised answers against competitors, one core, in the same run.
 
-Noise: discrete Laplace samples a second, the worst over scales 1 to 1,600, against OpenDP's vector path (exact as well) and NumPy's
-float Laplace (fast, and safe for nothing). Shares: what one of ten databases adds to 10,000 sums where three may collude. Answers:
-reports a second at epsilon 1 over 16 and 1,024 cells. *client* is one report per call, as a real participant makes it; *batch* is the
-vectorised population of a simulation; *aggregate* is counting and estimating.
-Each peer's figure is what it reaches in its own environment in this run; ours come from the cryptographic source.
+Noise: discrete Laplace samples a second, the worst over scales 1 to 1,600, against OpenDP's vector
+path (exact as well) and NumPy's float Laplace (fast, but not safe). Shares: the contribution of one
+of ten databases to 10,000 sums if three may collude. Answers: reports a second at epsilon 1 over 16
+and 1,024 cells. *client* is one report per call, as a real participant makes it; *batch* is the
+vectorised population of a simulation; *aggregate* is counting and estimating. Each competitor is
+measured in its own environment in this run; our figures use the cryptographic random source.
 """
 
 from __future__ import annotations
@@ -12,29 +13,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
+from benchmarks.competitors.environments import HERE, make_environment, run_script
 from benchmarks.measure import Measure, rate
-from benchmarks.peers import ask, environment
 from shoal.entropy import SystemEntropy
-from shoal.mechanisms.bits import OneTimeRappor, PQPerturbation
+from shoal.mechanisms.distributed_laplace import DistributedLaplace
+from shoal.mechanisms.frequency_oracle import FrequencyOracle
 from shoal.mechanisms.laplace import LaplaceSampler
-from shoal.mechanisms.reports import FrequencyMechanism
-from shoal.mechanisms.response import RandomResponse
-from shoal.mechanisms.sensitivity import Histogram
-from shoal.mechanisms.shares import SharedLaplace
-from shoal.mechanisms.subset import SubsetSelection
+from shoal.mechanisms.randomized_response import RandomizedResponse
+from shoal.mechanisms.sensitivity import CellCounts
+from shoal.mechanisms.subset_selection import SubsetSelection
+from shoal.mechanisms.unary_encoding import OneTimeRappor, PQPerturbation
 from shoal.privacy.events import Relation, Scope, Unit
 
-HERE = Path(__file__).parent
 SCALES = (1, 16, 160, 1600)
 SHARES = {0.1: 5.0, 0.00001: 50.0}
-"""Epsilon of a count -> the milliseconds that 10,000 two-sided shares may take."""
+"""Epsilon of a count -> the permitted milliseconds for 10,000 two-sided shares."""
 CELLS = {16: 100_000, 1024: 10_000}
-MECHANISMS: dict[str, type[RandomResponse | OneTimeRappor | PQPerturbation | SubsetSelection]] = {
-    "random_response": RandomResponse,
+MECHANISMS: dict[
+    str, type[RandomizedResponse | OneTimeRappor | PQPerturbation | SubsetSelection]
+] = {
+    "random_response": RandomizedResponse,
     "rappor": OneTimeRappor,
     "pq": PQPerturbation,
     "subset_selection": SubsetSelection,
@@ -42,7 +43,7 @@ MECHANISMS: dict[str, type[RandomResponse | OneTimeRappor | PQPerturbation | Sub
 
 
 def measures() -> Iterator[Measure]:
-    """Noise first, then its shares, then the reporting mechanisms."""
+    """Yield noise first, then its shares, then the reporting mechanisms."""
     yield from _noise()
     yield from _shares()
     yield from _reports()
@@ -51,7 +52,7 @@ def measures() -> Iterator[Measure]:
 def _noise() -> Iterator[Measure]:
     entropy = SystemEntropy()
     n = 1_000_000
-    opendp = ask(environment("opendp", "opendp"), HERE / "peer_opendp.py")
+    opendp = run_script(make_environment("opendp", "opendp"), HERE / "opendp_samples.py")
     unsafe = np.random.default_rng(0)
     ours, against_opendp, against_numpy = [], [], []
     for scale in SCALES:
@@ -61,8 +62,26 @@ def _noise() -> Iterator[Measure]:
         against_numpy.append(ours[-1] / rate(partial(unsafe.laplace, scale=scale, size=n), n))
         yield Measure("samplers", f"laplace_samples_per_s_scale_{scale}", ours[-1], "1/s", "higher")
     yield Measure("samplers", "laplace_samples_per_s", min(ours), "1/s", "higher", target=15e6)
-    yield Measure("samplers", "laplace_vs_opendp", min(against_opendp), "x", "higher", 100, "opendp", min(against_opendp))
-    yield Measure("samplers", "laplace_vs_numpy_unsafe", min(against_numpy), "x", "higher", 0.4, "numpy (unsafe)", min(against_numpy))
+    yield Measure(
+        "samplers",
+        "laplace_vs_opendp",
+        min(against_opendp),
+        "x",
+        "higher",
+        100,
+        "opendp",
+        min(against_opendp),
+    )
+    yield Measure(
+        "samplers",
+        "laplace_vs_numpy_unsafe",
+        min(against_numpy),
+        "x",
+        "higher",
+        0.4,
+        "numpy (unsafe)",
+        min(against_numpy),
+    )
 
 
 def _shares() -> Iterator[Measure]:
@@ -70,30 +89,50 @@ def _shares() -> Iterator[Measure]:
     n = 10_000
     scope = Scope(Unit.RECORD, Relation.ADD_REMOVE, "the miner and up to 3 colluding databases")
     for epsilon, target in SHARES.items():
-        noise = SharedLaplace(epsilon, Histogram(), scope, n_honest=7)
-        ms = 1000 * n / rate(partial(noise.share, n, entropy), n)
-        yield Measure("samplers", f"laplace_shares_10k_epsilon_{epsilon:g}", ms, "ms", "lower", target)
+        noise = DistributedLaplace(epsilon, CellCounts(), scope, n_honest=7)
+        ms = 1000 * n / rate(partial(noise.draw_share, n, entropy), n)
+        yield Measure(
+            "samplers", f"laplace_shares_10k_epsilon_{epsilon:g}", ms, "ms", "lower", target
+        )
 
 
 def _reports() -> Iterator[Measure]:
-    peers = {
-        "multi-freq-ldpy": ask(environment("multi-freq-ldpy", "multi-freq-ldpy"), HERE / "peer_ldpy.py"),
-        "pure-ldp": ask(environment("pure-ldp", "pure-ldp", "scikit-learn", "statsmodels"), HERE / "peer_pure_ldp.py"),
+    competitors = {
+        "multi-freq-ldpy": run_script(
+            make_environment("multi-freq-ldpy", "multi-freq-ldpy"),
+            HERE / "multi_freq_ldpy_reports.py",
+        ),
+        "pure-ldp": run_script(
+            make_environment("pure-ldp", "pure-ldp", "scikit-learn", "statsmodels"),
+            HERE / "pure_ldp_reports.py",
+        ),
     }
     for m, n in CELLS.items():
         for name, kind in MECHANISMS.items():
             for part, value in _rates(kind(1.0, m), n).items():
                 measure = f"{name}_m{m}_{part}"
-                # A batch is for simulations; the peers have none, so it stands alone.
-                rivals = {peer: figures.get(f"{name}_{m}_{part}") for peer, figures in peers.items()}
-                known = {peer: figure for peer, figure in rivals.items() if figure is not None}
+                # A batch is for simulations; the competitors have none.
+                rivals = {
+                    other: figures.get(f"{name}_{m}_{part}")
+                    for other, figures in competitors.items()
+                }
+                known = {other: figure for other, figure in rivals.items() if figure is not None}
                 if not known:
                     yield Measure("samplers", measure, value, "1/s", "higher")
-                for peer, figure in known.items():
-                    yield Measure("samplers", f"{measure}_vs_{peer}", value, "1/s", "higher", None, peer, value / figure)
+                for other, figure in known.items():
+                    yield Measure(
+                        "samplers",
+                        f"{measure}_vs_{other}",
+                        value,
+                        "1/s",
+                        "higher",
+                        None,
+                        other,
+                        value / figure,
+                    )
 
 
-def _rates(mechanism: FrequencyMechanism, n: int) -> dict[str, float]:
+def _rates(mechanism: FrequencyOracle, n: int) -> dict[str, float]:
     entropy = SystemEntropy()
     values = entropy.below_many(mechanism.cardinality, n)
     people = values[: n // 10].tolist()

@@ -1,4 +1,7 @@
-"""Learn from the shoal, not the fish: train models together on sensitive rows without trusting anyone with them."""
+"""Train models on sensitive rows without showing them to anyone.
+
+Lazy public names and the version: importing ``shoal`` imports no protocol and no optional library.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shoal.domain import Categorical, Numeric, Schema, SchemaInferredWarning, Text
+    from shoal.data.schema import Categorical, Numeric, Schema, SchemaInferredWarning, Text
     from shoal.errors import ShoalError
     from shoal.estimators.anonml import AnonMLClassifier
     from shoal.estimators.ddml import DDMLClassifier, DDMLRegressor
@@ -34,25 +37,25 @@ __all__ = [
     "__version__",
 ]
 
-_HOME = {
+_MODULES = {
     "AnonMLClassifier": "shoal.estimators.anonml",
-    "Categorical": "shoal.domain",
+    "Categorical": "shoal.data.schema",
     "DDMLClassifier": "shoal.estimators.ddml",
     "DDMLRegressor": "shoal.estimators.ddml",
     "HoldersDealtWarning": "shoal.estimators.inputs",
-    "Numeric": "shoal.domain",
+    "Numeric": "shoal.data.schema",
     "PFDSClassifier": "shoal.estimators.pfds",
     "PFDSRegressor": "shoal.estimators.pfds",
     "SDQNaiveBayesClassifier": "shoal.estimators.sdq",
     "SDQTreeClassifier": "shoal.estimators.sdq",
-    "Schema": "shoal.domain",
-    "SchemaInferredWarning": "shoal.domain",
+    "Schema": "shoal.data.schema",
+    "SchemaInferredWarning": "shoal.data.schema",
     "ShoalError": "shoal.errors",
-    "Text": "shoal.domain",
+    "Text": "shoal.data.schema",
 }
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module 'shoal' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

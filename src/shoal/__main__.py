@@ -1,4 +1,4 @@
-"""``python -m shoal`` is the same as ``shoal``."""
+"""Entry point of ``python -m shoal``, the same as ``shoal``."""
 
 from shoal.cli.main import main
 

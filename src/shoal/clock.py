@@ -1,16 +1,21 @@
-"""Time as an argument: the real clock and one that tests move by hand."""
+"""The system clock, and a manual clock for tests.
+
+Code that needs the time takes a `Clock` as an argument.
+"""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+
 
 class Clock(Protocol):
-    """Anything that tells the time."""
+    """A source of the present time."""
 
     def now(self) -> datetime:
-        """The present moment, in UTC."""
+        """Return the present time in UTC."""
         ...
 
 
@@ -22,7 +27,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is moved, for tests and simulations."""
+    """A clock that only `advance` moves, for tests and simulations."""
 
     def __init__(self, start: datetime = datetime(2030, 1, 1, tzinfo=UTC)) -> None:
         self._now = start
@@ -31,4 +36,15 @@ class ManualClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
+        """Move the clock forward."""
         self._now += timedelta(seconds=seconds)
+
+
+def from_milliseconds(milliseconds: int) -> datetime:
+    """Return the time that is this many milliseconds after 1970-01-01 UTC."""
+    return _EPOCH + milliseconds * _MILLISECOND
+
+
+def to_milliseconds(when: datetime) -> int:
+    """Return a time as milliseconds since 1970-01-01 UTC, rounded up."""
+    return -((_EPOCH - when) // _MILLISECOND)

@@ -1,11 +1,13 @@
-"""Where every random bit comes from: AES-256 in counter mode, keyed by the operating system or by a seed.
+"""Random sources: the operating system's CSPRNG, and a seeded stream for simulations.
 
-`SystemEntropy` is for everything that is released. `SeededEntropy` is for simulation; it is a different type, and
-`require_system` refuses it. Nothing else in shoal draws random numbers.
+All random bits of shoal come from here: AES-256 in counter mode, keyed by the operating system or
+by a seed. Both sources draw bytes, words and exact uniform integers. A change must keep:
 
-Both hand out bytes, words and exact uniform integers. `SystemEntropy` takes a fresh key from the operating system
-after every mebibyte, so that a later look into memory does not give earlier draws, and in every forked child, so that
-two processes never share a draw.
+- `SystemEntropy` is for everything that is released. `SeededEntropy` is for simulations; it is a
+  different type, and `require_system` rejects it.
+- `SystemEntropy` takes a new key from the operating system after each mebibyte, so that later
+  access to its memory does not reveal earlier draws, and in each forked child, so that two
+  processes never share a draw.
 """
 
 from __future__ import annotations
@@ -34,28 +36,28 @@ class Entropy(Protocol):
     """A source of independent uniform bits."""
 
     def bytes(self, n: int) -> bytes:
-        """``n`` random bytes."""
+        """Draw ``n`` random bytes."""
         ...
 
     def words(self, n: int, dtype: type[Word]) -> npt.NDArray[Word]:
-        """``n`` uniform words of an unsigned type, read only."""
+        """Draw ``n`` uniform words of an unsigned type, read only."""
         ...
 
     def word(self) -> int:
-        """One uniform 64-bit integer; the fast path of a single report."""
+        """Draw one uniform 64-bit integer; the fast path of a single report."""
         ...
 
     def below(self, bound: int) -> int:
-        """One uniform integer in ``[0, bound)``, exactly."""
+        """Draw one uniform integer in ``[0, bound)``, exactly."""
         ...
 
     def below_many(self, bound: int, n: int) -> npt.NDArray[np.int64]:
-        """``n`` uniform integers in ``[0, bound)``, exactly."""
+        """Draw ``n`` uniform integers in ``[0, bound)``, exactly."""
         ...
 
 
 class _CounterMode:
-    """AES-256-CTR as a stream of bytes, with what both sources build on it."""
+    """AES-256-CTR as a stream of bytes, and the draws that both sources make from it."""
 
     def __init__(self, key: bytes) -> None:
         self._lock = threading.Lock()
@@ -66,14 +68,17 @@ class _CounterMode:
         self._words: list[int] = []
 
     def _draw(self, n: int) -> bytes:
-        """``n`` bytes of the stream; the caller holds the lock."""
+        """Return ``n`` bytes of the stream; the caller holds the lock."""
         if n <= len(_ZEROS):
             return self._stream.update(memoryview(_ZEROS)[:n])
         whole, rest = divmod(n, len(_ZEROS))
         return b"".join([self._draw(len(_ZEROS)) for _ in range(whole)] + [self._draw(rest)])
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(f"{type(self).__name__} cannot be copied or pickled: a copy would give the same draws again")
+        raise TypeError(
+            f"{type(self).__name__} cannot be copied or pickled: a copy would give the same draws "
+            "again"
+        )
 
     def bytes(self, n: int) -> bytes:
         with self._lock:
@@ -93,7 +98,11 @@ class _CounterMode:
                 return int(word)
 
     def below(self, bound: int) -> int:
-        """Multiply and shift (Lemire 2019) on 64 bits or as many as the bound needs; draws that would bias are rejected."""
+        """Draw one uniform integer in ``[0, bound)`` by multiply and shift (Lemire 2019).
+
+        It uses a multiple of 64 bits that is large enough for the bound. Draws that would cause a
+        bias are rejected.
+        """
         if bound < 1:
             raise ValueError(f"below({bound}): the bound must be at least 1")
         bits = 64
@@ -105,7 +114,8 @@ class _CounterMode:
                 word = word << 64 | self.word()
             product = word * bound
             low = product & ((1 << bits) - 1)
-            # Fair from 2**bits % bound on, which is below the bound: the division is seldom needed.
+            # Uniform from 2**bits % bound on, which is below the bound: the division is rarely
+            # needed.
             if low >= bound or low >= (1 << bits) % bound:
                 return product >> bits
 
@@ -122,7 +132,7 @@ class _CounterMode:
 
 
 class SystemEntropy(_CounterMode):
-    """The cryptographic source behind every real release, keyed by the operating system.
+    """The cryptographic source of every real release, keyed by the operating system.
 
     Examples
     --------
@@ -144,7 +154,7 @@ class SystemEntropy(_CounterMode):
         return super()._draw(n)
 
     def _restart(self) -> None:
-        """Start again with a key and a lock of our own: the parent goes on with the old ones."""
+        """Take a new key and a new lock in a forked child: the parent uses the old ones."""
         self._lock = threading.Lock()
         self._drawn = 0
         self._rekey(os.urandom(_KEY_BYTES))
@@ -162,7 +172,7 @@ os.register_at_fork(after_in_child=_restart_in_child)
 
 
 class SeededEntropy(_CounterMode):
-    """A reproducible stream for simulations and tests; `require_system` refuses it.
+    """A reproducible stream for simulations and tests; `require_system` rejects it.
 
     Examples
     --------
@@ -177,17 +187,24 @@ class SeededEntropy(_CounterMode):
         super().__init__(self._key)
 
     def spawn(self, *path: int | str) -> SeededEntropy:
-        """An independent stream named by a path, the same however much of this one was used."""
+        """Return an independent stream identified by a path.
+
+        It does not depend on how much of this stream was used.
+        """
         return SeededEntropy(f"{self._key.hex()} {path!r}")
 
 
 def require_system(entropy: Entropy) -> SystemEntropy:
-    """The source itself if it may serve a real release; an error for anything else, subclasses included."""
+    """Return the source if a real release may use it.
+
+    Raise ``ENTROPY-001`` for any other type, subclasses included.
+    """
     if type(entropy) is not SystemEntropy:
         raise LocalProtocolError(
             "ENTROPY-001",
-            f"A real release would draw its noise from {type(entropy).__name__}; only SystemEntropy may serve one.",
-            why="Seeded or foreign randomness can be predicted, and predictable noise hides nothing.",
+            f"A real release would draw its noise from {type(entropy).__name__} instead of "
+            "SystemEntropy.",
+            why="Noise that can be predicted protects nothing.",
             fix="Use SystemEntropy() here, or run the study as a simulation: shoal simulate",
         )
     return entropy

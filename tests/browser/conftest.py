@@ -1,4 +1,7 @@
-"""Debian's Chromium, driven by Playwright; a picture of the page is kept where a test fails."""
+"""Debian's Chromium, driven by Playwright.
+
+If a test fails, a picture of the page is kept.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,12 @@ from typing import Any
 
 import pytest
 
-from browser.looking import Visitor
+from tests.browser.visitor import Visitor
 
 CHROMIUM = Path("/usr/bin/chromium")
-KEPT = Path(os.environ.get("SHOAL_SCREENSHOTS") or Path(tempfile.gettempdir()) / "shoal-screenshots")
+KEPT = Path(
+    os.environ.get("SHOAL_SCREENSHOTS") or Path(tempfile.gettempdir()) / "shoal-screenshots"
+)
 _REPORT = pytest.StashKey[pytest.TestReport]()
 
 
@@ -29,30 +34,34 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: make test installs it.")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="Playwright is not installed: make test installs it."
+    )
     if not CHROMIUM.exists():
         pytest.skip(f"There is no {CHROMIUM}: apt install chromium")
     with playwright.sync_playwright() as started:
-        # Root has no sandbox, and is who runs tests in a container.
-        found = started.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-dev-shm-usage"])
+        # Root has no sandbox, and tests in a container run as root.
+        found = started.chromium.launch(
+            executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
         yield found
         found.close()
 
 
 @pytest.fixture
 def visit(browser: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Makes visitors, each with a browser profile of its own."""
+    """Yield a function that makes visitors, each with a separate browser profile."""
     visitors: list[Visitor] = []
     with ExitStack() as stack:
 
-        def visitor(**settings: Any) -> Visitor:
+        def make_visitor(**settings: Any) -> Visitor:
             context = browser.new_context(accept_downloads=True, **settings)
             context.set_default_timeout(20_000)
             stack.callback(context.close)
             visitors.append(Visitor(context.new_page()))
             return visitors[-1]
 
-        yield visitor
+        yield make_visitor
         report = request.node.stash.get(_REPORT, None)
         if report is not None and report.failed:
             KEPT.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""One PostgreSQL server for all suites of this folder; each test has a database of its own in it."""
+"""One PostgreSQL server for all suites of this folder, with a new database for each test."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from servers import Postgres, postgres
+from tests.support.servers import Postgres, postgres
 
 
 @pytest.fixture(scope="session")

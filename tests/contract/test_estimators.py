@@ -1,7 +1,8 @@
-"""scikit-learn's own checks of an estimator, for every estimator that there is.
+"""scikit-learn's own estimator checks, for every estimator of shoal.
 
-All of them pass, but for those that ask for what a protocol cannot do, which are named here with the reason. What they leave out is a
-score on a few dozen rows, which noise drowns: the tag ``poor_score`` says so.
+All pass except those that require something a protocol cannot do; these are named here with the
+reason. The checks omit only a score on a few dozen rows, because the noise is too large for it: the
+tag ``poor_score`` says so.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ ESTIMATORS = [
     AnonMLClassifier(epsilon=8.0),
     AnonMLClassifier(trust="shuffled", delta=1e-6),
     AnonMLClassifier(variant="paper", n_partitions=2, n_subsets=1, subset_size=1),
-    AnonMLClassifier(variant="paper", epsilon=float("inf"), n_partitions=1, n_subsets=1, subset_size=1, classifier="tree"),
+    AnonMLClassifier(
+        variant="paper",
+        epsilon=float("inf"),
+        n_partitions=1,
+        n_subsets=1,
+        subset_size=1,
+        classifier="tree",
+    ),
     DDMLClassifier(),
     DDMLClassifier(unit="weight", n_updates=2, batch_size=3),
     DDMLClassifier(variant="paper"),
@@ -52,27 +60,34 @@ ESTIMATORS = [
 ]
 
 _IN_TREES = {
-    "check_estimators_pickle": "fits numbers some of which are missing, and the paper's trees cannot split a missing number",
-    "check_fit2d_1feature": "a tree of the paper has as many levels as features at most, and needs two",
+    "check_estimators_pickle": "fits numbers some of which are missing, and the paper's trees "
+    "cannot split a missing number",
+    "check_fit2d_1feature": "a tree of the paper has as many levels as features at most, and "
+    "needs two",
 }
 _IN_SUMS = {"check_fit2d_1sample": "one row has one holder, and a secure sum needs three"}
 
 
-def cannot(estimator: BaseEstimator) -> dict[str, str]:
-    """The checks that an estimator cannot pass, and why."""
+def list_expected_failures(estimator: BaseEstimator) -> dict[str, str]:
+    """Return the checks that an estimator cannot pass, with the reasons."""
     if isinstance(estimator, PFDSClassifier | PFDSRegressor) and estimator.variant == "paper":
         return _IN_TREES
-    return _IN_SUMS if isinstance(estimator, PFDSRegressor) and estimator.trust == "secure-sum" else {}
+    return (
+        _IN_SUMS if isinstance(estimator, PFDSRegressor) and estimator.trust == "secure-sum" else {}
+    )
 
 
-@pytest.mark.filterwarnings("ignore::shoal.domain.SchemaInferredWarning", "ignore::shoal.estimators.inputs.HoldersDealtWarning")
-@parametrize_with_checks(ESTIMATORS, expected_failed_checks=cannot)
-def test_scikit_learn(estimator: BaseEstimator, check: Any) -> None:
+@pytest.mark.filterwarnings(
+    "ignore::shoal.data.schema.SchemaInferredWarning",
+    "ignore::shoal.estimators.inputs.HoldersDealtWarning",
+)
+@parametrize_with_checks(ESTIMATORS, expected_failed_checks=list_expected_failures)
+def test_estimator_passes_scikit_learn_check(estimator: BaseEstimator, check: Any) -> None:
     check(estimator)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
-def test_nothing_but_the_score_is_left_out(estimator: BaseEstimator) -> None:
+def test_estimator_tags_omit_only_the_score(estimator: BaseEstimator) -> None:
     tags = get_tags(estimator)
     kind = tags.classifier_tags or tags.regressor_tags
     assert kind is not None and kind.poor_score

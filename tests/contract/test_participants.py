@@ -1,4 +1,7 @@
-"""Participants against the real application of a coordinator with its SQLite file: every protocol to its end, request by request."""
+"""Participants against a coordinator application with its SQLite file.
+
+Every protocol runs to its end, request by request.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,25 @@ from typing import Any
 import httpx2
 import pytest
 
-from participants import URL, Person, folder, manifest_of, people, seeded, table_of
 from shoal.clock import SystemClock
 from shoal.coordinator.app import make_app
-from shoal.coordinator.models import open_models
-from shoal.coordinator.office import Office
-from shoal.coordinator.store.opening import open_store
+from shoal.coordinator.ddml.instances import open_instance_store
+from shoal.coordinator.service import CoordinatorService
+from shoal.coordinator.store import open_store
 from shoal.entropy import SeededEntropy, SystemEntropy
 from shoal.participant.client import Client
-from shoal.participant.offers import fetch
-from shoal.participant.runner import Finished
+from shoal.participant.offers import fetch_offer
+from shoal.participant.runner import ParticipationResult
 from shoal.study.manifest import Manifest
+from tests.support.participants import (
+    URL,
+    Person,
+    folder,
+    make_manifest,
+    make_table,
+    people,
+    seeded,
+)
 
 __all__ = ["folder", "seeded"]
 
@@ -38,37 +49,45 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-async def take_part(office: Office, manifest: Manifest, everyone: list[Person]) -> list[Finished]:
-    app = make_app(office)
+async def take_part(
+    service: CoordinatorService, manifest: Manifest, everyone: list[Person]
+) -> list[ParticipationResult]:
+    app = make_app(service)
 
-    async def one(person: Person) -> Finished:
-        async with Client(URL, SystemClock(), SystemEntropy(), transport=lambda: httpx2.ASGITransport(app)) as client:
-            offer = await fetch(client)
+    async def one(person: Person) -> ParticipationResult:
+        async with Client(
+            URL, SystemClock(), SystemEntropy(), make_transport=lambda: httpx2.ASGITransport(app)
+        ) as client:
+            offer = await fetch_offer(client)
             return await person.join(client, offer.manifest, offer.key)
 
-    await office.publish(manifest.to_bytes(), patience=None)
+    await service.publish(manifest.to_bytes(), phase_timeout=None)
     async with asyncio.timeout(60):
         return await asyncio.gather(*map(one, everyone))
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_study_comes_to_its_end(folder: Path, seeded: Seeded, case: str) -> None:
+def test_study_with_real_participants_ends(folder: Path, seeded: Seeded, case: str) -> None:
     protocol, more = CASES[case]
-    everyone = people(folder, [table_of(1 if protocol == "anonml" else 20, i) for i in range(3)])
-    keys = tuple(person.public() for person in everyone) if protocol == "sdq" or "trust" in more else ()
-    manifest = manifest_of(protocol, 3, keys, **more)
+    everyone = people(folder, [make_table(1 if protocol == "anonml" else 20, i) for i in range(3)])
+    keys = (
+        tuple(person.public() for person in everyone)
+        if protocol == "sdq" or "trust" in more
+        else ()
+    )
+    manifest = make_manifest(protocol, 3, keys, **more)
 
-    async def go() -> list[Finished]:
+    async def take_part_all() -> list[ParticipationResult]:
         url = f"sqlite:{folder}/coordinator.db"
-        with open_store(url) as store, open_models(None, url) as models:
-            office = Office(store, models, SystemClock(), SystemEntropy(), "worker")
-            await office.start()
+        with open_store(url) as store, open_instance_store(None, url) as models:
+            service = CoordinatorService(store, models, SystemClock(), SystemEntropy(), "worker")
+            await service.start()
             try:
-                ends = await take_part(office, manifest, everyone)
-                assert store.totals(manifest.digest.hex()).refused == {}
+                ends = await take_part(service, manifest, everyone)
+                assert store.count_totals(manifest.digest.hex()).refused == {}
                 return ends
             finally:
-                await office.stop()
+                await service.stop()
 
-    ends = asyncio.run(go())
-    assert [end.standing for end in ends] == ["finished"] * 3, [end.reason for end in ends]
+    ends = asyncio.run(take_part_all())
+    assert [end.status for end in ends] == ["finished"] * 3, [end.reason for end in ends]

@@ -1,5 +1,8 @@
-"""PFDS plus on every driver: in one process, over a good network, and over networks that fail in every way. What leaves is priced and
-leaves once; enough holders make a model, fewer end the study with a reason; who only reads is served all the same."""
+"""PFDS plus on every driver: in one process, and over good and failing networks.
+
+Every message that leaves is priced and leaves once. Enough holders make a model; fewer end the
+study with a reason. Participants with ``--read-only`` get the result too.
+"""
 
 from __future__ import annotations
 
@@ -12,32 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from machine_runs import spent
-from networks import HEAVY, LOSSY, Run, over
-from pfds_cases import (
-    STUDIES,
-    SUMMED,
-    BareSums,
-    BareTables,
-    N,
-    answers_sent,
-    check,
-    check_complete,
-    cost,
-    make,
-    pooled_rows,
-    questions_of,
-    same_model,
-    saved,
-    sharers,
-)
-from pfds_sums import parted
 from shoal.clock import ManualClock
 from shoal.entropy import Entropy, SeededEntropy
 from shoal.errors import BudgetError, LocalProtocolError, ShoalError
 from shoal.messages.base import Array, Message
 from shoal.participant.ledger_file import LedgerFile
-from shoal.privacy.records import State
+from shoal.privacy.ledger.records import ReleaseState
 from shoal.privacy.rounding import grains_up
 from shoal.protocols.base import (
     AGGREGATOR,
@@ -48,41 +31,69 @@ from shoal.protocols.base import (
     Input,
     Ledger,
     MemoryLedger,
-    Outcome,
+    ProtocolOutcome,
     Release,
     Send,
     run_local,
 )
-from shoal.protocols.pfds import local
-from shoal.protocols.pfds.home import Home
-from shoal.protocols.pfds.messages import Ask, SharedModel, Tables, floats_in
-from shoal.protocols.pfds.model import Model
-from shoal.protocols.pfds.params import Ints, Rows
+from shoal.protocols.pfds import tables
+from shoal.protocols.pfds.aggregator import (
+    PFDSResult,
+    PFDSSecureSumAggregatorState,
+    SecureSumAggregator,
+)
+from shoal.protocols.pfds.messages import (
+    HolderTables,
+    PFDSAsk,
+    PFDSScriptState,
+    SharedModel,
+    encode_floats,
+)
+from shoal.protocols.pfds.model import PooledModel
+from shoal.protocols.pfds.params import Ints, PFDSRows
+from shoal.protocols.pfds.peer import LocalPeer, SecureSumPeer
+from shoal.protocols.pfds.personal_model import PersonalModel
 from shoal.protocols.pfds.population import simulate
-from shoal.protocols.pfds.publishing import Published
-from shoal.protocols.pfds.summing_aggregator import Summing, SummingAggregator
-from shoal.protocols.pfds.summing_peer import SummingPeer
-from shoal.protocols.pfds.sums import Course
-from shoal.protocols.pfds.tables_peer import TablesPeer
-from shoal.protocols.sums.messages import SumAgreed, SumKeys, SumMasked, SumShares, SumUnmask
-from shoal.sim.network import Faults
+from shoal.protocols.secagg.messages import SumAgreed, SumKeys, SumMasked, SumShares, SumUnmask
+from shoal.simulation.network import Faults
+from tests.support.machines import HEAVY, LOSSY, Run, over, spent
+from tests.support.pfds import (
+    STUDIES,
+    SUMMED,
+    BareSums,
+    BareTables,
+    N,
+    answers_sent,
+    check,
+    check_complete,
+    cost,
+    list_questions,
+    make,
+    parted,
+    pooled_rows,
+    same_model,
+    saved,
+    sharers,
+)
 
 ROUGH = replace(HEAVY, crash=0.02)
 DRIVERS = {
     "local": run_local,
     "lossy network": over(LOSSY),
     "crashing network": over(ROUGH),
-    "absent peers": over(Faults(max_delay=50, absences={"peer-1": (200, 260_000), "peer-4": (20_000, 30_000)})),
+    "absent peers": over(
+        Faults(max_delay=50, absences={"peer-1": (200, 260_000), "peer-4": (20_000, 30_000)})
+    ),
     "forgetful peers": over(Faults(loss=0.1, max_delay=900, crash=0.005, amnesia=1.0)),
 }
 GOOD = ("local", "lossy network")
 PATIENCE = timedelta(seconds=90)
 
-Played = tuple[Outcome, Any, dict[str, Any], dict[str, MemoryLedger]]
+Played = tuple[ProtocolOutcome, Any, dict[str, Any], dict[str, MemoryLedger]]
 
 
 def play(run: Run, name: str, seed: int, **changes: Any) -> Played:
-    aggregator, peers = make(name, **{"patience": PATIENCE, **changes.get("options", {})})
+    aggregator, peers = make(name, **{"phase_timeout": PATIENCE, **changes.get("options", {})})
     peers |= changes.get("peers", {})
     ledgers = changes.get("ledgers") or {name: MemoryLedger() for name in peers}
     return run(aggregator, peers, SeededEntropy(seed), ledgers=ledgers), aggregator, peers, ledgers
@@ -90,94 +101,117 @@ def play(run: Run, name: str, seed: int, **changes: Any) -> Played:
 
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_promise_is_kept(driver: str, name: str) -> None:
+def test_pfds_run_keeps_every_invariant(driver: str, name: str) -> None:
     outcome, aggregator, peers, ledgers = play(DRIVERS[driver], name, 1)
     check(peers, outcome, ledgers)
     if driver in GOOD:
         check_complete(aggregator, peers, outcome, ledgers)
         (paid,) = {spent(ledgers[name]) for name in sharers(peers)}
-        assert paid == cost(peers["peer-0"], questions_of(aggregator.params)), "the plain sum of all events"
-        assert aggregator.params.delta or paid == grains_up(aggregator.params.epsilon), "which is what the label says"
+        assert paid == cost(peers["peer-0"], list_questions(aggregator.params)), (
+            "the plain sum of all events"
+        )
+        assert aggregator.params.delta or paid == grains_up(aggregator.params.epsilon), (
+            "which is what the label says"
+        )
     elif "forgetful" not in driver:
         assert not outcome.rejected, "honest machines reject nothing of each other"
     assert (AGGREGATOR in outcome.results) != (AGGREGATOR in outcome.aborted)
     if driver == "crashing network":
-        assert AGGREGATOR in outcome.results, "a machine that comes back with its state is not missed"
+        assert AGGREGATOR in outcome.results, (
+            "a machine that comes back with its state is not missed"
+        )
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_machine_may_go_down_before_every_step(name: str) -> None:
-    """Nothing lives outside of what is saved. Sealed boxes are never the same twice, but what is learned is."""
+def test_pfds_run_survives_crash_before_every_step(name: str) -> None:
+    """Check that the saved state is complete.
+
+    Sealed boxes are never the same twice, but the result is.
+    """
     found = []
     for kinds in ({}, saved(name)):
         outcome, aggregator, peers, ledgers = play(run_local, name, 4, options=kinds)
         found.append(check_complete(aggregator, peers, outcome, ledgers))
     first, again = found
-    assert all(np.array_equal(one, other) for one, other in zip(first.answers, again.answers, strict=True))
+    assert all(
+        np.array_equal(one, other) for one, other in zip(first.answers, again.answers, strict=True)
+    )
     assert same_model(first.model, again.model)
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_without_noise_messages_learn_what_the_population_does(name: str) -> None:
+def test_pfds_noiseless_messages_and_population_learn_same_model(name: str) -> None:
     changes = {"epsilon": math.inf, "delta": 0.0}
     params = replace(STUDIES[name], **changes)
     kind = BareTables if name == "local" else BareSums
     outcome, aggregator, _, _ = play(run_local, name, 1, options={"changes": changes, "peer": kind})
     published = outcome.results[AGGREGATOR]
-    assert isinstance(published, Published)
+    assert isinstance(published, PFDSResult)
     learned = simulate(params, pooled_rows(params), aggregator.study, SeededEntropy(1))
-    assert all(np.array_equal(one, other) for one, other in zip(published.answers, learned.answers, strict=True))
+    assert all(
+        np.array_equal(one, other)
+        for one, other in zip(published.answers, learned.answers, strict=True)
+    )
     assert same_model(published.model, learned.model)
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_everyone_has_the_same_model_and_a_home_model_of_its_own(name: str) -> None:
+def test_pfds_holders_get_same_shared_model_and_personal_models(name: str) -> None:
     outcome, aggregator, peers, _ = play(DRIVERS["lossy network"], name, 2)
     published = outcome.results[AGGREGATOR]
-    assert isinstance(published, Published)
+    assert isinstance(published, PFDSResult)
     pooled = outcome.results["reader-1"]
-    assert isinstance(pooled, Model) and same_model(pooled, published.model)
+    assert isinstance(pooled, PooledModel) and same_model(pooled, published.model)
     (model,) = {outcome.states[one].published.weights.data for one in peers}
-    assert model == floats_in(published.model.weights.ravel()).data
+    assert model == encode_floats(published.model.weights.ravel()).data
     cells = pooled_rows(aggregator.params).cells
-    homes = [outcome.results[one].scores(cells) for one in [*sharers(peers), "reader-0"]]  # type: ignore[attr-defined]
-    assert len({home.tobytes() for home in homes}) == N + 1
+    scores = [outcome.results[one].compute_scores(cells) for one in [*sharers(peers), "reader-0"]]  # type: ignore[attr-defined]
+    assert len({score.tobytes() for score in scores}) == N + 1
 
 
-# Who only reads.
+# Participants that only read.
 
 
 @pytest.mark.parametrize("driver", [*GOOD, "crashing network", "absent peers"])
 @pytest.mark.parametrize("name", ["local", "gaussian"])
-def test_who_only_reads_finishes_and_spends_nothing(driver: str, name: str) -> None:
+def test_pfds_read_only_peer_finishes_and_spends_nothing(driver: str, name: str) -> None:
     outcome, _, _, ledgers = play(DRIVERS[driver], name, 3)
-    assert isinstance(outcome.results["reader-0"], Home) and isinstance(outcome.results["reader-1"], Model)
+    assert isinstance(outcome.results["reader-0"], PersonalModel) and isinstance(
+        outcome.results["reader-1"], PooledModel
+    )
     assert not ledgers["reader-0"].entries and not ledgers["reader-1"].entries
     assert not [sent for sent in outcome.sent if sent.sender.startswith("reader-")]
 
 
-# Drop-outs at every phase.
+# Dropouts in every phase.
 
 
-def leaving(kind: type[Any], leaves_at: type[Message]) -> type[Any]:
-    """A holder that vanishes when it is about to send something of a kind."""
+def make_leaving_peer(kind: type[Any], leaves_at: type[Message]) -> type[Any]:
+    """Return a peer class that vanishes when it is about to send a message of a kind."""
 
     class Leaving(kind):  # type: ignore[misc]
-        def step(self, state: Any, given: Input, now: datetime, entropy: Entropy) -> tuple[Any, Effects]:
+        def step(
+            self, state: Any, given: Input, now: datetime, entropy: Entropy
+        ) -> tuple[Any, Effects]:
             state, effects = super().step(state, given, now, entropy)
-            if any(isinstance(effect, Send | Release) and isinstance(effect.message, leaves_at) for effect in effects):
+            if any(
+                isinstance(effect, Send | Release) and isinstance(effect.message, leaves_at)
+                for effect in effects
+            ):
                 return state, (Abort(LocalProtocolError("PROTO-001", "The power went out.")),)
             return state, effects
 
     return Leaving
 
 
-def without(name: str, gone: dict[int, type[Message]], run: Run = run_local, **options: Any) -> Played:
+def run_without(
+    name: str, gone: dict[int, type[Message]], run: Run = run_local, **options: Any
+) -> Played:
     _, peers = make(name, **options)
     swapped = {}
     for i, at in gone.items():
         peer = peers[f"peer-{i}"]
-        kind = leaving(type(peer), at)
+        kind = make_leaving_peer(type(peer), at)
         first = (peer.params, peer.study, i) if name == "local" else (peer.script, peer.member)
         swapped[f"peer-{i}"] = kind(*first, peer._rows.reveal())
     outcome, aggregator, peers, ledgers = play(run, name, 1, peers=swapped, options=options)
@@ -190,110 +224,144 @@ def without(name: str, gone: dict[int, type[Message]], run: Run = run_local, **o
 SUMS = [SumKeys, SumShares, SumMasked, SumAgreed, SumUnmask]
 
 
-@pytest.mark.parametrize("name, kind", [("sums", kind) for kind in SUMS] + [("gaussian", SumMasked), ("three", SumKeys), ("local", Tables)])
-def test_as_many_may_drop_out_as_the_study_says_and_no_more(name: str, kind: type[Message]) -> None:
-    outcome, aggregator, _, ledgers = without(name, {1: kind})
+@pytest.mark.parametrize(
+    "name, kind",
+    [("sums", kind) for kind in SUMS]
+    + [("gaussian", SumMasked), ("three", SumKeys), ("local", HolderTables)],
+)
+def test_pfds_tolerates_declared_dropouts_and_no_more(name: str, kind: type[Message]) -> None:
+    outcome, aggregator, _, ledgers = run_without(name, {1: kind})
     published = outcome.results[AGGREGATOR]
-    assert isinstance(published, Published) and not outcome.aborted
+    assert isinstance(published, PFDSResult) and not outcome.aborted
     had_left = kind in (SumAgreed, SumUnmask)
-    n_rounds, questions = len(published.answers), questions_of(aggregator.params)
+    n_rounds, questions = len(published.answers), list_questions(aggregator.params)
     if name == "local":
         assert published.n_answering == (4,)
     else:
         assert published.n_answering == (5 if had_left else 4, *[4] * (n_rounds - 1))
     ((holder, reason),) = [(left.holder, left.reason) for left in published.left_out]
-    assert holder == "peer-1" and (name == "local" or reason == f"its rows are not in: {', '.join(questions[had_left:])}")
-    assert spent(ledgers["peer-1"]) == (grains_up(make(name)[1]["peer-1"].price(questions[0]).epsilon) if had_left else 0)
+    assert holder == "peer-1" and (
+        name == "local" or reason == f"missing in sums: {', '.join(questions[had_left:])}"
+    )
+    assert spent(ledgers["peer-1"]) == (
+        grains_up(make(name)[1]["peer-1"].price(questions[0]).epsilon) if had_left else 0
+    )
 
-    outcome, _, _, ledgers = without(name, {1: kind, 3: SUMS[0] if name != "local" else kind})
+    outcome, _, _, ledgers = run_without(name, {1: kind, 3: SUMS[0] if name != "local" else kind})
     assert AGGREGATOR not in outcome.results
     assert outcome.aborted[AGGREGATOR].code in ("SUM-103", "PFDS-004")
     assert {len(ledger.entries) for ledger in ledgers.values()} <= {0, 1}, "nothing more is asked"
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
-def test_ten_holders_and_exactly_as_many_drop_outs_as_are_allowed(delta: float) -> None:
-    """N - minimum vanish, each in another phase or round; whatever they sent is spent, and the model is that of the others."""
+def test_pfds_with_ten_holders_and_all_allowed_dropouts_learns(delta: float) -> None:
+    """Let N - minimum holders vanish, each in another phase or round.
+
+    Messages that they sent are spent, and the model is that of the others.
+    """
     changes = {"n_holders": 10, "minimum": 7, "max_colluders": 2, "delta": delta}
     gone: dict[int, type[Message]] = {2: SumShares, 5: SumMasked, 9: SumUnmask}
-    outcome, _, peers, ledgers = without("sums", gone, changes=changes)
+    outcome, _, peers, ledgers = run_without("sums", gone, changes=changes)
     published = outcome.results[AGGREGATOR]
-    assert isinstance(published, Published) and published.n_answering[0] == 8 and set(published.n_answering[1:]) == {7}
+    assert (
+        isinstance(published, PFDSResult)
+        and published.n_answering[0] == 8
+        and set(published.n_answering[1:]) == {7}
+    )
     assert [left.holder for left in published.left_out] == ["peer-2", "peer-5", "peer-9"]
-    assert all(isinstance(outcome.results[one], Home) for one in sharers(peers) if int(one[5:]) not in gone)
+    assert all(
+        isinstance(outcome.results[one], PersonalModel)
+        for one in sharers(peers)
+        if int(one[5:]) not in gone
+    )
     assert [len(ledgers[f"peer-{i}"].entries) for i in gone] == [0, 1, 1]
-    outcome, *_ = without("sums", {**gone, 0: SumKeys}, changes=changes)
+    outcome, *_ = run_without("sums", {**gone, 0: SumKeys}, changes=changes)
     assert outcome.aborted[AGGREGATOR].code == "SUM-103"
 
 
-def test_a_holder_that_is_away_for_a_while_is_in_the_sums_before_and_after() -> None:
+def test_pfds_holder_absent_for_a_while_is_in_sums_before_and_after() -> None:
     faults = Faults(max_delay=50, absences={"peer-1": (400, 8_000)})
-    outcome, _, peers, ledgers = play(over(faults), "sums", 2, options={"patience": timedelta(seconds=5)})
+    outcome, _, peers, ledgers = play(
+        over(faults), "sums", 2, options={"phase_timeout": timedelta(seconds=5)}
+    )
     check(peers, outcome, ledgers)
     published = outcome.results[AGGREGATOR]
-    assert isinstance(published, Published)
+    assert isinstance(published, PFDSResult)
     assert min(published.n_answering) == 4 and max(published.n_answering) == 5
     assert [left.holder for left in published.left_out] == ["peer-1"]
-    assert isinstance(outcome.results["peer-1"], Home), "it has the model all the same"
+    assert isinstance(outcome.results["peer-1"], PersonalModel), "it has the model too"
     assert len(ledgers["peer-1"].entries) < len(ledgers["peer-0"].entries)
 
 
 @pytest.mark.parametrize("driver", GOOD)
-@pytest.mark.parametrize("name, kind", [("sums", SumMasked), ("three", SumUnmask), ("local", Tables)])
-def test_a_study_that_is_given_up_is_given_up_by_all(driver: str, name: str, kind: type[Message]) -> None:
-    outcome, _, _, _ = without(name, {1: kind, 2: kind}, DRIVERS[driver])
+@pytest.mark.parametrize(
+    "name, kind", [("sums", SumMasked), ("three", SumUnmask), ("local", HolderTables)]
+)
+def test_pfds_aborted_study_is_aborted_by_all(driver: str, name: str, kind: type[Message]) -> None:
+    outcome, _, _, _ = run_without(name, {1: kind, 2: kind}, DRIVERS[driver])
     reason = outcome.aborted[AGGREGATOR].what
     others = {"peer-0", "peer-3", "peer-4", "reader-0", "reader-1"}
     assert set(outcome.aborted) == {AGGREGATOR, *others} and not outcome.results
     for one in others:
         assert outcome.aborted[one].code == "PFDS-004" and reason in outcome.aborted[one].what
-        sitting = getattr(outcome.states[one], "sitting", None)
-        assert sitting is None or sitting.own == sitting.mask == sitting.box == b""
+        if name != "local" and one.startswith("peer-"):
+            member = outcome.states[one].sitting
+            assert member is None or member.own == member.mask == member.box == b""
 
 
-# Holders and aggregators that do not keep to the rules.
+# Holders and aggregators that break the rules.
 
 
-class Wrong(TablesPeer):
-    """Sends tables of another size."""
+class Wrong(LocalPeer):
+    """A holder that sends tables of another size."""
 
     def answer(self, state: Any, question: str, entropy: Entropy) -> Message:
-        return Tables(study=self.study, counts=Array.of(np.zeros(3, np.int64)))
+        return HolderTables(study=self.study, counts=Array.from_values(np.zeros(3, np.int64)))
 
 
-class Absurd(TablesPeer):
-    """Sends counts out of all proportion."""
+class Absurd(LocalPeer):
+    """A holder that sends counts far too large."""
 
     def answer(self, state: Any, question: str, entropy: Entropy) -> Message:
         honest = super().answer(state, question, entropy)
-        assert isinstance(honest, Tables)
-        return honest.replace(counts=Array.of(np.full(honest.counts.count, 1 << 61)))
+        assert isinstance(honest, HolderTables)
+        return honest.replace(counts=Array.from_values(np.full(honest.counts.count, 1 << 61)))
 
 
 @pytest.mark.parametrize("driver", GOOD)
 @pytest.mark.parametrize("kind, code", [(Wrong, "MSG-005"), (Absurd, "PFDS-001")])
-def test_a_holder_whose_tables_cannot_be_used_is_named_and_left_out(driver: str, kind: type[TablesPeer], code: str) -> None:
+def test_pfds_holder_with_unusable_tables_is_named_and_left_out(
+    driver: str, kind: type[LocalPeer], code: str
+) -> None:
     _, peers = make("local")
     honest = peers["peer-2"]
     bad = kind(honest.params, honest.study, 2, honest._rows.reveal())
     outcome, _, peers, ledgers = play(DRIVERS[driver], "local", 1, peers={"peer-2": bad})
     check(peers, outcome, ledgers)
-    assert {(one.by, one.sender, one.error.code) for one in outcome.rejected} == {(AGGREGATOR, "peer-2", code)}
+    assert {(one.by, one.sender, one.error.code) for one in outcome.rejected} == {
+        (AGGREGATOR, "peer-2", code)
+    }
     published = outcome.results[AGGREGATOR]
-    assert isinstance(published, Published) and published.n_answering == (4,)
-    assert [(left.holder, left.reason) for left in published.left_out] == [("peer-2", "nothing usable came from it in time")]
-    assert isinstance(outcome.results["reader-0"], Home)
+    assert isinstance(published, PFDSResult) and published.n_answering == (4,)
+    assert [(left.holder, left.reason) for left in published.left_out] == [
+        ("peer-2", "no usable tables arrived in time")
+    ]
+    assert isinstance(outcome.results["reader-0"], PersonalModel)
 
 
-class Large(SummingPeer):
-    """Adds as much as a sum can bear."""
+class Large(SecureSumPeer):
+    """A holder that adds the largest numbers that a sum can take."""
 
-    def noisy(self, course: Course, rows: Rows, entropy: Entropy) -> Ints:
-        return np.full(len(super().noisy(course, rows, entropy)), (1 << 62) // N // 2)
+    def draw_noisy_answer(
+        self, script_state: PFDSScriptState, rows: PFDSRows, entropy: Entropy
+    ) -> Ints:
+        return np.full(
+            len(super().draw_noisy_answer(script_state, rows, entropy)), (1 << 62) // N // 2
+        )
 
 
 @pytest.mark.parametrize("name", SUMMED)
-def test_a_holder_that_spoils_the_sums_spoils_the_model_and_nothing_else(name: str) -> None:
+def test_pfds_holder_with_large_numbers_spoils_only_the_model(name: str) -> None:
     _, peers = make(name)
     honest = peers["peer-2"]
     bad = Large(honest.script, honest.member, honest._rows.reveal())
@@ -302,46 +370,63 @@ def test_a_holder_that_spoils_the_sums_spoils_the_model_and_nothing_else(name: s
     assert np.isfinite(published.model.weights).all()
 
 
-class Insatiable(SummingAggregator):
-    """Asks each question again, with other weights, and again under the number of a later round."""
+class Insatiable(SecureSumAggregator):
+    """An aggregator that repeats each question with other weights or a later round number."""
 
-    def step(self, state: Summing, given: Input, now: datetime, entropy: Entropy) -> tuple[Summing, Effects]:
+    def step(
+        self, state: PFDSSecureSumAggregatorState, given: Input, now: datetime, entropy: Entropy
+    ) -> tuple[PFDSSecureSumAggregatorState, Effects]:
         state, effects = super().step(state, given, now, entropy)
         more = []
         for effect in effects:
-            if isinstance(effect, Send) and isinstance(effect.message, Ask):
-                course = effect.message.course.replace(intercept=effect.message.course.intercept + 1)
-                other = effect.message.replace(course=course)
-                more += [replace(effect, message=other), replace(effect, message=other.replace(round=other.round + 1))]
+            if isinstance(effect, Send) and isinstance(effect.message, PFDSAsk):
+                state_of_script = effect.message.course.replace(
+                    intercept=effect.message.course.intercept + 1
+                )
+                other = effect.message.replace(course=state_of_script)
+                more += [
+                    replace(effect, message=other),
+                    replace(effect, message=other.replace(round=other.round + 1)),
+                ]
         return state, (*effects, *more)
 
 
-def test_the_same_question_twice_with_other_weights_is_refused_by_all() -> None:
-    outcome, aggregator, peers, ledgers = play(run_local, "sums", 1, options={"aggregator": Insatiable})
+def test_pfds_peers_reject_repeated_question_with_other_weights() -> None:
+    outcome, aggregator, peers, ledgers = play(
+        run_local, "sums", 1, options={"aggregator": Insatiable}
+    )
     check(peers, outcome, ledgers)
     codes = {one.error.code for one in outcome.rejected}
     assert codes == {"PFDS-003"} and {one.sender for one in outcome.rejected} == {AGGREGATOR}
-    assert len(outcome.rejected) == 2 * N * len(questions_of(aggregator.params))
-    assert all(spent(ledgers[one]) == grains_up(aggregator.params.epsilon) for one in sharers(peers))
+    assert len(outcome.rejected) == 2 * N * len(list_questions(aggregator.params))
+    assert all(
+        spent(ledgers[one]) == grains_up(aggregator.params.epsilon) for one in sharers(peers)
+    )
 
 
-class Misleading(SummingAggregator):
-    """Publishes a model of NaN."""
+class Misleading(SecureSumAggregator):
+    """An aggregator that publishes a model of NaN."""
 
-    def step(self, state: Summing, given: Input, now: datetime, entropy: Entropy) -> tuple[Summing, Effects]:
+    def step(
+        self, state: PFDSSecureSumAggregatorState, given: Input, now: datetime, entropy: Entropy
+    ) -> tuple[PFDSSecureSumAggregatorState, Effects]:
         state, effects = super().step(state, given, now, entropy)
-        nothing = floats_in(np.full(self.params.n_cells, np.nan))
+        nothing = encode_floats(np.full(self.params.n_cells, np.nan))
         swapped = [
-            replace(one, message=one.message.replace(weights=nothing)) if isinstance(getattr(one, "message", None), SharedModel) else one
+            replace(one, message=one.message.replace(weights=nothing))
+            if isinstance(getattr(one, "message", None), SharedModel)
+            else one
             for one in effects
         ]
         return state, tuple(swapped)
 
 
-def test_a_model_of_nan_is_taken_by_nobody() -> None:
+def test_pfds_peers_reject_model_of_nan() -> None:
     outcome, _, peers, ledgers = play(run_local, "sums", 1, options={"aggregator": Misleading})
     check(peers, outcome, ledgers)
-    assert {one.by for one in outcome.rejected} == set(peers) and {one.error.code for one in outcome.rejected} == {"MSG-005"}
+    assert {one.by for one in outcome.rejected} == set(peers) and {
+        one.error.code for one in outcome.rejected
+    } == {"MSG-005"}
     assert set(outcome.results) == {AGGREGATOR}
 
 
@@ -349,38 +434,44 @@ def test_a_model_of_nan_is_taken_by_nobody() -> None:
 
 
 @pytest.mark.parametrize("name", ["sums", "gaussian"])
-def test_a_ledger_that_refuses_stops_its_holder_at_its_limit_and_the_others_go_on(name: str) -> None:
+def test_pfds_holder_stops_at_limit_of_ledger_and_others_continue(
+    name: str,
+) -> None:
     peer = make(name)[1]["peer-4"]
-    first, second = (peer.price(question).epsilon for question in questions_of(STUDIES[name])[:2])
+    first, second = (peer.price(question).epsilon for question in list_questions(STUDIES[name])[:2])
     limit = 2 * (first + second / 2)
     ledgers = {one: MemoryLedger(limit=limit if one == "peer-4" else None) for one in make(name)[1]}
     outcome, _, peers, _ = play(run_local, name, 3, ledgers=ledgers)
     check(peers, outcome, ledgers)
     assert isinstance(outcome.aborted.pop("peer-4"), BudgetError)
     published = outcome.results[AGGREGATOR]
-    assert isinstance(published, Published) and not outcome.aborted
+    assert isinstance(published, PFDSResult) and not outcome.aborted
     assert published.n_answering == (5, 4, 4, 4)
     assert [left.holder for left in published.left_out] == ["peer-4"]
     assert spent(ledgers["peer-4"]) == grains_up(first)
 
 
-def test_a_ledger_that_refuses_the_tables_leaves_its_holder_out() -> None:
-    ledgers = {one: MemoryLedger(limit=1.0 if one == "peer-4" else None) for one in make("local")[1]}
+def test_pfds_holder_is_left_out_if_ledger_refuses_tables() -> None:
+    ledgers = {
+        one: MemoryLedger(limit=1.0 if one == "peer-4" else None) for one in make("local")[1]
+    }
     outcome, _, peers, _ = play(run_local, "local", 3, ledgers=ledgers)
     check(peers, outcome, ledgers)
     assert isinstance(outcome.aborted.pop("peer-4"), BudgetError) and not outcome.aborted
     published = outcome.results[AGGREGATOR]
-    assert isinstance(published, Published) and [left.holder for left in published.left_out] == ["peer-4"]
+    assert isinstance(published, PFDSResult) and [left.holder for left in published.left_out] == [
+        "peer-4"
+    ]
     assert spent(ledgers["peer-4"]) == 0
 
 
 class LoweredLedger(MemoryLedger):
-    """A limit is lowered after the answer was stored, and before it is sent."""
+    """A ledger with a limit that is lowered between storing and sending the answer."""
 
     question = "tables"
 
     def mark_sending(self, study: str, question: str) -> bytes:
-        if question == self.question and self.entries[study, question].state is State.STORED:  # type: ignore[index]
+        if question == self.question and self.entries[study, question].state is ReleaseState.STORED:  # type: ignore[index]
             raise BudgetError("BUDGET-002", "The limit was lowered.")
         return super().mark_sending(study, question)
 
@@ -390,69 +481,100 @@ class LoweredLater(LoweredLedger):
 
 
 @pytest.mark.parametrize("driver", GOOD)
-@pytest.mark.parametrize("name, kind, left", [("local", LoweredLedger, []), ("sums", LoweredLater, ["tables"])])
-def test_a_ledger_that_refuses_at_sending_keeps_the_answer_back(driver: str, name: str, kind: type[MemoryLedger], left: list[str]) -> None:
+@pytest.mark.parametrize(
+    "name, kind, left", [("local", LoweredLedger, []), ("sums", LoweredLater, ["tables"])]
+)
+def test_pfds_answer_stays_if_ledger_refuses_at_sending(
+    driver: str, name: str, kind: type[MemoryLedger], left: list[str]
+) -> None:
     ledgers = {one: kind() if one == "peer-2" else MemoryLedger() for one in make(name)[1]}
     outcome, aggregator, _, _ = play(DRIVERS[driver], name, 1, ledgers=ledgers)
-    assert [question for sender, question in answers_sent(outcome, aggregator.study) if sender == "peer-2"] == left
+    assert [
+        question
+        for sender, question in answers_sent(outcome, aggregator.study)
+        if sender == "peer-2"
+    ] == left
     assert isinstance(outcome.aborted["peer-2"], BudgetError)
     published = outcome.results[AGGREGATOR]
-    assert isinstance(published, Published) and [one.holder for one in published.left_out] == ["peer-2"]
+    assert isinstance(published, PFDSResult) and [one.holder for one in published.left_out] == [
+        "peer-2"
+    ]
 
 
 @pytest.mark.parametrize("name", ["local", "gaussian"])
-def test_the_participants_own_ledger_file_serves_as_well(name: str, tmp_path: Path) -> None:
+def test_pfds_runs_with_ledger_file(name: str, tmp_path: Path) -> None:
     aggregator, peers = make(name, readers=(), changes={"epsilon": 1.0})
-    ledgers: dict[str, Ledger] = {one: LedgerFile(tmp_path / f"{one}.db", ManualClock()) for one in peers}
+    ledgers: dict[str, Ledger] = {
+        one: LedgerFile(tmp_path / f"{one}.db", ManualClock()) for one in peers
+    }
     outcome = DRIVERS["lossy network"](aggregator, peers, SeededEntropy(8), ledgers=ledgers)
-    assert isinstance(outcome.results[AGGREGATOR], Published)
+    assert isinstance(outcome.results[AGGREGATOR], PFDSResult)
     left = answers_sent(outcome, aggregator.study)
     for one, ledger in ledgers.items():
         assert isinstance(ledger, LedgerFile)
-        stored = {(entry.state.value, ledger.payload(entry.study, entry.release.question)) for entry in ledger.entries()}
-        assert stored == {("sent", payload) for (sender, _), payloads in left.items() if sender == one for payload in payloads}
+        stored = {
+            (entry.state.value, ledger.read_payload(entry.study, entry.release.question))
+            for entry in ledger.entries()
+        }
+        assert stored == {
+            ("sent", payload)
+            for (sender, _), payloads in left.items()
+            if sender == one
+            for payload in payloads
+        }
         ledger.close()
 
 
-# Mutants: each breaks one promise, and the suite must notice.
+# Mutants: each breaks one invariant, and the suite must notice.
 
 
-def mutant(name: str, how: str) -> type[Any]:
-    class Mutant(TablesPeer if name == "local" else SummingPeer):  # type: ignore[misc]
+def make_mutant(name: str, how: str) -> type[Any]:
+    class Mutant(LocalPeer if name == "local" else SecureSumPeer):  # type: ignore[misc]
         def ask(self, state: Any, question: str) -> tuple[Any, Effects]:
             if how == "sends what it would release as if it were free":
                 return state, (Send(AGGREGATOR, self.answer(state, question, SeededEntropy(1))),)
             if how == "draws without asking its ledger":
                 return state, (Release(question, self.answer(state, question, SeededEntropy(1))),)
             state, effects = super().ask(state, question)
-            if how == "tells its ledger half of the price":
-                effects = tuple(replace(one, event=replace(one.event, epsilon=one.event.epsilon / 2)) for one in effects)
+            if how == "reserves half of the price":
+                effects = tuple(
+                    replace(one, event=replace(one.event, epsilon=one.event.epsilon / 2))
+                    for one in effects
+                )
             return state, effects
 
     return Mutant
 
 
-@pytest.mark.parametrize("how", ["sends what it would release as if it were free", "draws without asking its ledger"])
+@pytest.mark.parametrize(
+    "how", ["sends what it would release as if it were free", "draws without asking its ledger"]
+)
 @pytest.mark.parametrize("name", ["sums", "local"])
-def test_an_answer_past_the_ledger_does_not_leave(name: str, how: str) -> None:
-    outcome, aggregator, peers, ledgers = play(run_local, name, 0, options={"peer": mutant(name, how)})
+def test_pfds_answer_without_ledger_entry_is_not_sent(name: str, how: str) -> None:
+    outcome, aggregator, peers, ledgers = play(
+        run_local, name, 0, options={"peer": make_mutant(name, how)}
+    )
     assert {outcome.aborted[one].code for one in sharers(peers)} == {"PROTO-001"}
     assert answers_sent(outcome, aggregator.study) == {}
     assert {spent(ledger) for ledger in ledgers.values()} == {0}
 
 
-class Longer(SummingPeer):
-    """Answers with one number too many."""
+class Longer(SecureSumPeer):
+    """A mutant that answers with one number too many."""
 
-    def noisy(self, course: Course, rows: Rows, entropy: Entropy) -> Ints:
-        return np.append(super().noisy(course, rows, entropy), 0)
+    def draw_noisy_answer(
+        self, script_state: PFDSScriptState, rows: PFDSRows, entropy: Entropy
+    ) -> Ints:
+        return np.append(super().draw_noisy_answer(script_state, rows, entropy), 0)
 
 
-class Forgetful(SummingPeer):
-    """Leaves its noise out."""
+class Forgetful(SecureSumPeer):
+    """A mutant that omits its noise."""
 
-    def noisy(self, course: Course, rows: Rows, entropy: Entropy) -> Ints:
-        return self.script.count(course, rows)
+    def draw_noisy_answer(
+        self, script_state: PFDSScriptState, rows: PFDSRows, entropy: Entropy
+    ) -> Ints:
+        return self.script.count(script_state, rows)
 
 
 def is_caught(name: str, kind: type[Any], run: Run = run_local) -> bool:
@@ -464,45 +586,53 @@ def is_caught(name: str, kind: type[Any], run: Run = run_local) -> bool:
     return False
 
 
-def test_mutants_are_caught() -> None:
+def test_pfds_suite_catches_mutants() -> None:
     for name in ("sums", "local"):
-        assert is_caught(name, mutant(name, "tells its ledger half of the price"))
-        assert not is_caught(name, mutant(name, "is honest"))
+        assert is_caught(name, make_mutant(name, "reserves half of the price"))
+        assert not is_caught(name, make_mutant(name, "is honest"))
     assert is_caught("sums", Longer)
     outcome, *_ = play(run_local, "sums", 1, options={"peer": Forgetful})
     published = outcome.results[AGGREGATOR]
-    assert isinstance(published, Published)
+    assert isinstance(published, PFDSResult)
     total = sum(own.sides.sum() for own in parted(STUDIES["sums"], pooled_rows(STUDIES["sums"])))
     assert published.answers[0].sum() == total * 5, "sums without noise show"
     honest, *_ = play(run_local, "sums", 1)
     assert honest.results[AGGREGATOR].answers[0].sum() != total * 5  # type: ignore[attr-defined]
 
 
-def test_a_driver_without_an_index_counts_twice_and_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Host, "_submission", lambda *_: None)
-    assert is_caught("local", TablesPeer, DRIVERS["lossy network"])
-    assert is_caught("sums", SummingPeer, DRIVERS["lossy network"])
+def test_pfds_suite_catches_driver_without_submission_index(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Host, "_index_submission", lambda *_: None)
+    assert is_caught("local", LocalPeer, DRIVERS["lossy network"])
+    assert is_caught("sums", SecureSumPeer, DRIVERS["lossy network"])
 
 
-class Repeating(SummingPeer):
-    """Forgets what it has answered."""
+class Repeating(SecureSumPeer):
+    """A mutant that forgets its answers."""
 
-    def received(self, state: Any, message: Message, now: datetime, entropy: Entropy) -> tuple[Any, Effects]:
-        return super().received(state.replace(asked=(), answered=()), message, now, entropy)
+    def on_message(
+        self, state: Any, message: Message, now: datetime, entropy: Entropy
+    ) -> tuple[Any, Effects]:
+        return super().on_message(state.replace(asked=(), answered=()), message, now, entropy)
 
 
-def test_a_peer_that_forgets_what_it_answered_is_saved_by_its_ledger() -> None:
-    outcome, _, peers, ledgers = play(DRIVERS["lossy network"], "sums", 1, options={"peer": Repeating})
+def test_pfds_ledger_protects_peer_that_forgets_its_answers() -> None:
+    outcome, _, peers, ledgers = play(
+        DRIVERS["lossy network"], "sums", 1, options={"peer": Repeating}
+    )
     check(peers, outcome, ledgers)
 
 
-def test_nothing_waits_where_everyone_is_there() -> None:
+def test_pfds_study_without_absences_never_waits() -> None:
     for name in STUDIES:
         outcome, *_ = play(run_local, name, 1)
         assert max(sent.at for sent in outcome.sent) == START
 
 
-def test_trust_local_tells_everyone_who_answers_which_tables() -> None:
+def test_pfds_trust_local_publishes_assignment_of_tables() -> None:
     aggregator, peers = make("local")
     for i, name in enumerate(sharers(peers)):
-        assert peers[name].attributes == local.attributes_of(aggregator.params, aggregator.study, i)
+        assert peers[name].attributes == tables.assign_attributes(
+            aggregator.params, aggregator.study, i
+        )

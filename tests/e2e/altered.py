@@ -1,11 +1,20 @@
-"""shoal as a process to which something is done: ``altered.py WHAT=VALUE... MODULE ARGUMENTS...``.
+"""shoal with faults: ``altered.py FAULT=VALUE... MODULE ARGUMENTS...``, as its own process.
 
-``clock=FILE``: its clock is ahead by the seconds in a file, which may change while it runs. ``file=BYTES``: it can write no larger files.
-``read=SECONDS``: it waits for requests for so long. ``answer=SECONDS``: it waits for answers for so long. ``spam=all``: it merges whatever
-has the right form. ``die=POINT:N``: it ends itself by SIGKILL at a point.
+``clock=FILE``
+    The clock is ahead by the seconds in a file, which may change while the process runs.
+``file=BYTES``
+    The process can write no larger files.
+``read=SECONDS``, ``answer=SECONDS``
+    The server waits that long for a request, the client for a response.
+``spam=all``
+    The coordinator merges each update that has the right form.
+``die=POINT:N``
+    The process ends with SIGKILL when the function of a point has returned for the n-th time.
 
-A point is a step that is done (``die=stored:2``: when the second answer is stored), or one that is half done: in ``writing`` and
-``folding`` a transaction is open, and is never committed.
+Most points are completed steps: with ``die=stored:2`` the process dies when the second answer is
+stored. In ``appending`` and ``saving step`` a transaction is open and is never committed.
+
+Each replaced name must exist. Otherwise a renamed function would leave a fault without effect.
 """
 
 from __future__ import annotations
@@ -25,129 +34,147 @@ from typing import Any
 
 from shoal.clock import SystemClock
 from shoal.coordinator.supervisor import Supervisor
-from shoal.participant import asking
-from shoal.protocols.ddml.spam import Thresholds
+from shoal.protocols.ddml.spam_filter import SpamThresholds
 from shoal.study import ddml
-from shoal.transport import connections
+from shoal.transport import client, server
+
+Points = dict[str, list[tuple[Any, str]]]
+"""Names of points, each with the functions that reach it, as owner and name."""
 
 
-def _points() -> dict[str, list[tuple[Any, str]]]:
-    """Names of points, and the functions after whose n-th call they are."""
-    from shoal.mpc.children import Children
-    from shoal.participant import ledger_file, wires
+def participant_points() -> Points:
+    """Return the points of ``shoal join`` and of a fleet."""
+    from shoal.mpyc.runner import MPyCWorkers
+    from shoal.participant import delivery, ledger_file
     from shoal.participant.journal import Journal
 
     return {
         "reserved": [(ledger_file.LedgerFile, "reserve")],
         "stored": [(ledger_file.LedgerFile, "store")],
         "sending": [(ledger_file.LedgerFile, "mark_sending")],
-        "delivered": [(wires.Named, "deliver"), (wires.Anonymous, "deliver"), (wires.Device, "deliver")],
+        "delivered": [
+            (delivery.SignedDelivery, "send"),
+            (delivery.AnonymousDelivery, "send"),
+            (delivery.DDMLDelivery, "send"),
+        ],
         "sent": [(ledger_file.LedgerFile, "mark_sent")],
-        "writing": [(ledger_file, "append")],
-        "enrolled": [(Journal, "enrolled")],
-        "saved": [(Journal, "save")],
-        "computing": [(Children, "begin")],
+        "appending": [(ledger_file, "append_record")],
+        "enrolled": [(Journal, "record_enrolment")],
+        "state saved": [(Journal, "save")],
+        "computing": [(MPyCWorkers, "begin")],
     }
 
 
-def _coordinator_points() -> dict[str, list[tuple[Any, str]]]:
-    from shoal.coordinator.models.sqlite import SqliteModels
+def coordinator_points() -> Points:
+    """Return the points of ``shoal serve``."""
+    from shoal.coordinator.ddml.instances.sqlite import SqliteInstanceStore
     from shoal.coordinator.store import sql, sqlite
 
     return {
         "accepted": [(sql.SqlStore, "accept")],
-        "used": [(sql.SqlStore, "use_many")],
-        "merged": [(SqliteModels, "merge_many")],
+        "name used": [(sql.SqlStore, "use_names")],
+        "merged": [(SqliteInstanceStore, "merge_many")],
         "admitted": [(sql.SqlStore, "enrol"), (sql.SqlStore, "register")],
         "leased": [(sql.SqlStore, "lease")],
-        "folded": [(sql.SqlStore, "save")],
-        "folding": [(sqlite._SqliteSession, "change_many")],
+        "step saved": [(sql.SqlStore, "save")],
+        "saving step": [(sqlite._SqliteSession, "execute_many")],
     }
 
 
-def _relay_points() -> dict[str, list[tuple[Any, str]]]:
-    from shoal.relay.remote import Remote
+def relay_points() -> Points:
+    """Return the points of ``shoal relay``."""
+    from shoal.relay.client import CoordinatorClient
     from shoal.relay.spool import Spool
 
     return {
-        "kept": [(Spool, "put")],
-        "parted": [(Spool, "settle")],
-        "handed over": [(Remote, "deliver")],
-        "cleared": [(Spool, "drop_part")],
+        "packets stored": [(Spool, "put")],
+        "batch made": [(Spool, "make_batch")],
+        "batch sent": [(CoordinatorClient, "send_batch")],
+        "part dropped": [(Spool, "drop_part")],
     }
 
 
-def _die() -> None:
+def replace(owner: Any, name: str, value: object) -> None:
+    """Replace a name that its owner has."""
+    assert name in vars(owner), f"{owner.__name__} has no {name}"
+    setattr(owner, name, value)
+
+
+def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _dying(function: Callable[..., Any], calls: list[int], n: int) -> Callable[..., Any]:
+def make_deadly(function: Callable[..., Any], calls: list[int], n: int) -> Callable[..., Any]:
+    """Return a function that kills the process when the n-th of all calls has returned."""
+
     def is_last() -> bool:
         calls.append(1)
         return len(calls) == n
 
     @wraps(function)
-    async def later(*arguments: Any, **named: Any) -> Any:
-        answer = await function(*arguments, **named)
+    async def call_async(*arguments: Any, **options: Any) -> Any:
+        result = await function(*arguments, **options)
         if is_last():
-            _die()
-        return answer
+            die()
+        return result
 
     @wraps(function)
-    def now(*arguments: Any, **named: Any) -> Any:
-        answer = function(*arguments, **named)
+    def call(*arguments: Any, **options: Any) -> Any:
+        result = function(*arguments, **options)
         if is_last():
-            _die()
-        return answer
+            die()
+        return result
 
-    return later if function.__code__.co_flags & 0x80 else now
+    return call_async if function.__code__.co_flags & 0x80 else call
 
 
 def die_after(point: str, n: int) -> None:
-    points = {**_points(), **_coordinator_points(), **_relay_points()}
+    points = {**participant_points(), **coordinator_points(), **relay_points()}
     calls: list[int] = []
     for owner, name in points[point]:
-        setattr(owner, name, _dying(getattr(owner, name), calls, n))
+        replace(owner, name, make_deadly(getattr(owner, name), calls, n))
 
 
 def follow_clock(file: Path) -> None:
-    """Have a clock that is ahead by what the file says at this moment."""
-    right, right_seconds = SystemClock.now, time.time
+    """Set the clock ahead by the seconds that the file contains at each moment."""
+    real_now, real_time = SystemClock.now, time.time
 
     def seconds() -> float:
         return float(file.read_text())
 
-    SystemClock.now = lambda self: right(self) + timedelta(seconds=seconds())  # type: ignore[method-assign]
-    # uvicorn dates its answers by this one.
-    time.time = lambda: right_seconds() + seconds()
+    replace(SystemClock, "now", lambda self: real_now(self) + timedelta(seconds=seconds()))
+    # uvicorn takes the Date of its responses from here.
+    replace(time, "time", lambda: real_time() + seconds())
 
 
-def refuse_no_spam() -> None:
-    """Some honest updates look like spam, by chance, and are dropped: here all are to be counted."""
-    ddml.calibrate = lambda *_: Thresholds(math.inf, math.inf)  # type: ignore[attr-defined]
+def accept_all_updates() -> None:
+    """Accept all updates: some honest ones look like spam by chance, and tests count all."""
+    replace(ddml, "calibrate_thresholds", lambda *_: SpamThresholds(math.inf, math.inf))
 
 
 def main() -> None:
     n = next(i for i, word in enumerate(sys.argv[1:], start=1) if "=" not in word)
-    alterations, arguments = sys.argv[1:n], sys.argv[n:]
-    for alteration in alterations:
-        what, _, value = alteration.partition("=")
-        match what:
+    faults, arguments = sys.argv[1:n], sys.argv[n:]
+    for fault in faults:
+        kind, _, value = fault.partition("=")
+        match kind:
             case "clock":
                 follow_clock(Path(value))
             case "file":
                 resource.setrlimit(resource.RLIMIT_FSIZE, (int(value), resource.RLIM_INFINITY))
             case "read":
-                connections.READ_SECONDS = float(value)
+                replace(server, "READ_SECONDS", float(value))
             case "answer":
-                asking._SECONDS["read"] = float(value)
+                replace(client, "_TIMEOUTS", {**client._TIMEOUTS, "read": float(value)})
             case "spam":
-                refuse_no_spam()
+                accept_all_updates()
             case "die":
                 point, _, times = value.partition(":")
                 die_after(point, int(times))
-    # Workers are processes of their own, and are to be like their parent.
-    Supervisor.command = (sys.executable, __file__, *alterations, "shoal.coordinator.worker")
+            case _:
+                raise SystemExit(f"there is no fault {kind}")
+    # Workers are separate processes and need the same faults.
+    replace(Supervisor, "command", (sys.executable, __file__, *faults, "shoal.coordinator.worker"))
     sys.argv = arguments
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 

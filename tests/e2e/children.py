@@ -1,4 +1,8 @@
-"""Processes of shoal that are killed and started again: what each says is heard line by line, by one queue for all of them."""
+"""Processes of shoal that tests kill and start again.
+
+Each process has a thread that reads its output line by line. All threads report to one queue, so
+that a test can wait for the next line of any process.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +18,25 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONPATH": os.pathsep.join(sys.path),
+}
 PATIENCE = 300.0
-"""Seconds after which a test gives up; nothing waits for them where all is well."""
+"""Seconds after which a test fails; a test that passes does not wait for them."""
 
 
 class Ahead:
-    """How far a process's clock is ahead of the right time: seconds in a file, at which `e2e.altered` looks each time."""
+    """Seconds by which the clock of a process is ahead, in a file that `e2e.altered` reads."""
 
     def __init__(self, file: Path, seconds: float = 0.0) -> None:
         self.file = file
         self.put(seconds)
 
     def put(self, seconds: float) -> None:
-        """Put the clock forward or back, while the process runs."""
+        """Set the clock forward or back while the process runs."""
         new = self.file.with_suffix(".new")
         new.write_text(str(seconds))
         new.replace(self.file)
@@ -38,15 +47,17 @@ class Ahead:
 
 
 class Process:
-    """A process of shoal: what it says is heard, and it is killed and started again with the same command."""
+    """A process of shoal that can be killed and started again with the same command."""
 
-    def __init__(self, name: str, command: Sequence[str], folder: Path, heard: queue.SimpleQueue[Process]) -> None:
-        self.name, self.command, self.folder, self.heard = name, list(command), folder, heard
+    def __init__(
+        self, name: str, command: Sequence[str], folder: Path, events: queue.SimpleQueue[Process]
+    ) -> None:
+        self.name, self.command, self.folder, self.events = name, list(command), folder, events
         self.lines: list[str] = []
         self.process: subprocess.Popen[str] | None = None
 
     def start(self, *altered: str) -> None:
-        """Start it; see `e2e.altered` for what may be done to it."""
+        """Start the process, with faults of `e2e.altered` if there are any."""
         self.lines = []
         module = ["-m"] if not altered else [str(Path(__file__).with_name("altered.py")), *altered]
         self.process = subprocess.Popen(
@@ -58,19 +69,19 @@ class Process:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        self.reader = Thread(target=self._hear, args=(self.process, self.lines), daemon=True)
+        self.reader = Thread(target=self._read, args=(self.process, self.lines), daemon=True)
         self.reader.start()
 
-    def _hear(self, process: subprocess.Popen[str], lines: list[str]) -> None:
+    def _read(self, process: subprocess.Popen[str], lines: list[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             lines.append(line)
-            if line[0] not in "┌│├└":  # a label is many lines and one event
-                self.heard.put(self)
-        self.heard.put(self)
+            if line[0] not in "┌│├└":  # a label has many lines and is one event
+                self.events.put(self)
+        self.events.put(self)
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return "".join(self.lines)
 
     @property
@@ -83,13 +94,13 @@ class Process:
         return self.process is not None and self.process.poll() is None
 
     def end(self, by: signal.Signals = signal.SIGKILL) -> int:
-        """Its exit code, after it was sent a signal; all that it said is heard then."""
+        """Send a signal; return the exit code when all output is read."""
         assert self.process is not None
         self.process.send_signal(by)
         return self.wait()
 
     def wait(self) -> int:
-        """Its exit code, once it has ended; all that it said is heard then."""
+        """Wait for the end; return the exit code when all output is read."""
         assert self.process is not None and self.process.stdout is not None
         code = self.process.wait(PATIENCE)
         self.reader.join(PATIENCE)
@@ -97,34 +108,41 @@ class Process:
         return code
 
     def clear(self) -> None:
-        """End it, if it was started and nobody has waited for its end."""
-        if self.process is not None and self.process.stdout is not None and not self.process.stdout.closed:
+        """Kill the process if it was started and its end was not awaited."""
+        if (
+            self.process is not None
+            and self.process.stdout is not None
+            and not self.process.stdout.closed
+        ):
             self.end()
 
 
 class Coordinator(Process):
-    """``shoal serve`` with a clock that can be put forward or back; it has started when it listens."""
+    """``shoal serve`` with a clock that tests can change; `start` returns when it listens."""
 
-    def __init__(self, name: str, command: Sequence[str], folder: Path, heard: queue.SimpleQueue[Process]) -> None:
-        super().__init__(name, command, folder, heard)
+    def __init__(
+        self, name: str, command: Sequence[str], folder: Path, events: queue.SimpleQueue[Process]
+    ) -> None:
+        super().__init__(name, command, folder, events)
         self.clock = Ahead(folder / f"clock of the {name}")
 
     def start(self, *altered: str) -> None:
         altered = ("spam=all", self.clock.word, *altered)
         super().start(*altered)
-        while not self.said.startswith("{"):
-            if not self.is_alive and "something else does" in self._last_words():
-                # A worker that was not yet at work when its parent was killed has the port still, and will find out.
+        while not self.output.startswith("{"):
+            if not self.is_alive and "the address is in use" in self._wait_for_output():
+                # A worker that was starting when its parent was killed still has the port; it ends
+                # when it notices.
                 super().start(*altered)
-            assert self.is_alive, self.said
+            assert self.is_alive, self.output
             with suppress(queue.Empty):
-                self.heard.get(timeout=1.0)
+                self.events.get(timeout=1.0)
         self.notice: dict[str, Any] = json.loads(self.lines[0])
-        assert "address" in self.notice, self.said
+        assert "address" in self.notice, self.output
 
-    def _last_words(self) -> str:
+    def _wait_for_output(self) -> str:
         self.wait()
-        return self.said
+        return self.output
 
     @property
     def url(self) -> str:
@@ -136,12 +154,12 @@ class Coordinator(Process):
 
     @property
     def workers(self) -> list[int]:
-        """Its children that live, as the kernel knows them; none where it answers itself."""
+        """Running child processes, from the kernel; empty if there is no supervisor."""
         pids = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         return [int(pid) for pid in pids if is_running(int(pid))]
 
     def kill_worker(self, which: int) -> bool:
-        """Kill one of them, in whose place another comes; whether there was one."""
+        """Kill a worker, which the supervisor replaces; return False if there is none."""
         workers = self.workers
         if not workers:
             return False
@@ -150,7 +168,7 @@ class Coordinator(Process):
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process is there, and has not ended."""
+    """Return True if a process exists and has not ended."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:

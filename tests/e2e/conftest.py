@@ -1,4 +1,4 @@
-"""What suites of processes share: certificates, and one PostgreSQL and one Redis server for those that need one."""
+"""Fixtures for suites of processes: certificates, PostgreSQL and Redis."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from certificates import Certificates, make_certificates
-from servers import Postgres, Redis, postgres, redis
+from tests.support.servers import Postgres, Redis, postgres, redis
+from tests.support.tls import Certificates, make_certificates
 
 
 @pytest.fixture

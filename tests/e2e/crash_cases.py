@@ -1,4 +1,4 @@
-"""Studies in which somebody is killed: one of each protocol and of each way that it can be run, and where it is kept."""
+"""Studies in which processes are killed: all protocols and variants, and several stores."""
 
 from __future__ import annotations
 
@@ -35,36 +35,57 @@ size = {size}
 """
 
 
-def study_text(protocol: str, n: int, *, top: str = "", heat: str = "bins = [20]\n", privacy: str = "", tables: str = "") -> str:
-    """A study file of two features for n participants. One of DDML expects one more: it ends by the clock, however much was merged."""
-    return TEXT.format(protocol=protocol, n=n, size=n + (protocol == "ddml"), top=top, heat=heat, privacy=privacy, tables=tables)
+def study_text(
+    protocol: str,
+    n: int,
+    *,
+    top: str = "",
+    heat: str = "bins = [20]\n",
+    privacy: str = "",
+    tables: str = "",
+) -> str:
+    """Return a study file with two features for n participants.
+
+    A study of DDML expects one participant more, so that it ends by the clock and not by the
+    number of merged updates.
+    """
+    return TEXT.format(
+        protocol=protocol,
+        n=n,
+        size=n + (protocol == "ddml"),
+        top=top,
+        heat=heat,
+        privacy=privacy,
+        tables=tables,
+    )
 
 
 @dataclass(frozen=True)
 class Case:
-    """A study, its participants, where it is kept, and who is killed.
+    """A study, its participants, its store, and the processes that are killed.
 
     Parameters
     ----------
     text, n
-        The study file, and how many take part.
+        The study file and the number of participants.
     n_messages
-        How many messages they send in all, or updates: the same whoever is killed, since none counts twice. About so many, where a
-        committee computes, whose members send whatever they have at each turn.
+        Messages or updates of all participants together. Kills do not change it, since none counts
+        twice. With a committee it is approximate: its members send what they have at each turn.
     apart
-        Whether each participant is a process of ``shoal join``; else a fleet in one.
+        True: each participant is a process of ``shoal join``. False: one fleet.
     store, models
-        Kinds: ``sqlite`` or ``postgres``, and ``redis`` or None for the store's.
+        Kinds: ``sqlite`` or ``postgres``; ``redis``, or None for the store.
     at_once, n_workers
-        How many of a fleet are under way at a time, 0 for all; processes that answer requests.
+        Concurrent participants of a fleet, 0 for all; processes that answer requests.
     kills
-        How many kills it takes in the short run of the matrix.
+        Kills in the short run of the matrix.
     is_joint
-        Whether a committee computes. None of its members is killed: what is computed jointly is in memory, and cannot go on after that.
+        A committee computes. No member is killed: a joint computation is in memory and cannot be
+        resumed.
     patience, rows
         Seconds that a phase waits for answers, and rows of the table.
     has_tokens
-        Whether anonymous packets are admitted by tokens; else by tickets.
+        Anonymous packets are admitted by tokens; otherwise by tickets.
     """
 
     text: str
@@ -87,27 +108,37 @@ class Case:
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """The databases that it needs."""
+        """Database servers of the case."""
         return ("postgres",) * (self.store == "postgres") + ("redis",) * (self.models == "redis")
 
     @property
     def n_steps(self) -> int:
-        """Enrolments and messages: how far a study has to come."""
+        """Enrolments and messages of the whole study."""
         return self.n + self.n_messages
 
     @property
     def victims(self) -> tuple[str, ...]:
-        """Who is killed, in turn."""
+        """Kinds of processes that are killed, in turn."""
         people = () if self.is_joint else ("participant",)
         return ("coordinator", *people, *("worker",) * (self.n_workers > 1), *self.servers)
 
 
 def _devices(admission: str) -> str:
-    return study_text("ddml", 20, privacy="n_updates = 4\n", tables=f'[ddml]\nn_instances = 4\nadmission = "{admission}"\n')
+    return study_text(
+        "ddml",
+        20,
+        privacy="n_updates = 4\n",
+        tables=f'[ddml]\nn_instances = 4\nadmission = "{admission}"\n',
+    )
 
 
 def _databases(choice: str) -> str:
-    return study_text("sdq", 3, top='trust = "secure-sum"\n', tables=f'[sdq]\nn_databases = 3\nmax_colluders = 0\nchoice = "{choice}"\n')
+    return study_text(
+        "sdq",
+        3,
+        top='trust = "secure-sum"\n',
+        tables=f'[sdq]\nn_databases = 3\nmax_colluders = 0\nchoice = "{choice}"\n',
+    )
 
 
 _PEOPLE = study_text("anonml", 30, heat="")
@@ -119,8 +150,12 @@ COMMITTEE = Case(_databases("mpc"), 3, 102, apart=True, store="postgres", is_joi
 MATRIX = {
     "anonml": Case(_PEOPLE, 30, 30, kills=4),
     "anonml, workers and postgresql": Case(_PEOPLE, 30, 30, store="postgres", n_workers=2, kills=4),
-    "ddml by tokens": Case(_devices("token"), 20, 80, at_once=5, rows=200, kills=4, has_tokens=True),
-    "ddml by signatures, workers and redis": Case(_devices("signed"), 20, 80, at_once=5, rows=200, models="redis", n_workers=2, kills=4),
+    "ddml by tokens": Case(
+        _devices("token"), 20, 80, at_once=5, rows=200, kills=4, has_tokens=True
+    ),
+    "ddml by signatures, workers and redis": Case(
+        _devices("signed"), 20, 80, at_once=5, rows=200, models="redis", n_workers=2, kills=4
+    ),
     "sdq by sums": Case(_databases("sums"), 3, 15, apart=True, kills=4),
     "sdq by joint choices": COMMITTEE,
     "pfds, trees": Case(_TREES, 3, 12, apart=True, kills=4),
@@ -128,10 +163,15 @@ MATRIX = {
 }
 
 DEVICE = Case(
-    study_text("ddml", 1, privacy="n_updates = 12\n", tables='[ddml]\nn_instances = 1\nadmission = "token"\n'),
+    study_text(
+        "ddml",
+        1,
+        privacy="n_updates = 12\n",
+        tables='[ddml]\nn_instances = 1\nadmission = "token"\n',
+    ),
     1,
     12,
     apart=True,
     rows=20,
 )
-"""One device, which sends all updates of the study."""
+"""One device that sends all updates of the study."""

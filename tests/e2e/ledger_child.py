@@ -1,4 +1,4 @@
-"""What the ledger's crash tests run in processes of their own: a participant's whole cycle, as fast as it can or step by step."""
+"""Child processes of the ledger's crash tests: the cycle of a participant, fast or in steps."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from shoal.clock import SystemClock
 from shoal.entropy import SystemEntropy
 from shoal.errors import BudgetError, ShoalError
 from shoal.mechanisms.laplace import DiscreteLaplace
-from shoal.mechanisms.sensitivity import Histogram
-from shoal.participant.ledger_file import LedgerFile, Reserved
+from shoal.mechanisms.sensitivity import CellCounts
+from shoal.participant.ledger_file import LedgerFile, ReservedRelease
 from shoal.privacy.events import LOCAL_PERSON, Event, Relation, Scope, Unit
-from shoal.privacy.limits import Limit
-from shoal.privacy.records import State
+from shoal.privacy.ledger.limits import Limit
+from shoal.privacy.ledger.records import ReleaseState
 
 STUDY = "5" * 64
-NOISE = DiscreteLaplace(0.25, Histogram(), Scope(Unit.RECORD, Relation.ADD_REMOVE, "all who read the release"))
+NOISE = DiscreteLaplace(
+    0.25, CellCounts(), Scope(Unit.RECORD, Relation.ADD_REMOVE, "all who read the release")
+)
 TRUE_COUNTS = np.arange(64)
 
 Pause = Callable[[str], None]
@@ -33,11 +35,18 @@ def draw() -> bytes:
 
 
 def reserve(ledger: LedgerFile, question: str) -> object:
-    return ledger.reserve(STUDY, question, NOISE.event(), source="clinic.csv", recipient="https://study.example", title="Sleep")
+    return ledger.reserve(
+        STUDY,
+        question,
+        NOISE.event(),
+        source="clinic.csv",
+        recipient="https://study.example",
+        title="Sleep",
+    )
 
 
 def send(network: Path, question: str, payload: bytes, pause: Pause) -> None:
-    """Append to a file what would go out, in two pieces, each on the disk before the next."""
+    """Append a payload to the network file in two pieces, each synchronised to the disk."""
     line = f"{question} {payload.hex()}\n".encode()
     with network.open("ab") as file:
         for piece in (line[:40], line[40:]):
@@ -48,11 +57,11 @@ def send(network: Path, question: str, payload: bytes, pause: Pause) -> None:
 
 
 def cycle(ledger: LedgerFile, network: Path, question: str, pause: Pause) -> None:
-    """Everything that a participant does for one question; also how it goes on after a crash."""
+    """Run all steps of a participant for one question; also resume after a crash."""
     pause("begun")
     asked = reserve(ledger, question)
     pause("reserved")
-    if isinstance(asked, Reserved):
+    if isinstance(asked, ReservedRelease):
         payload = draw()
         pause("drawn")
         ledger.store(STUDY, question, payload)
@@ -65,7 +74,7 @@ def cycle(ledger: LedgerFile, network: Path, question: str, pause: Pause) -> Non
 
 
 def step_by_step(path: Path, network: Path, question: str, link: Connection) -> None:
-    """One cycle that waits at every point until it is told to go on."""
+    """Run one cycle, and wait at each point for permission to continue."""
 
     def pause(point: str) -> None:
         link.send(point)
@@ -77,16 +86,16 @@ def step_by_step(path: Path, network: Path, question: str, link: Connection) -> 
 
 
 def as_fast_as_it_can(path: Path, network: Path, link: Connection) -> None:
-    """First what a crash left over, then new questions without end; every step is reported and none waits."""
+    """Finish pending questions, then answer new ones without end; report each step."""
     with LedgerFile(path, SystemClock()) as ledger:
-        for entry in ledger.pending():
+        for entry in ledger.list_pending():
             cycle(ledger, network, entry.release.question, link.send)
         for i in range(len(ledger.entries()), 10**9):
             cycle(ledger, network, f"q{i}", link.send)
 
 
 def churn(path: Path, link: Connection) -> None:
-    """Transactions of many pages without end: large bytes stored, deleted, and limits set."""
+    """Run large transactions without end: store and delete bytes, and set limits."""
     with LedgerFile(path, SystemClock()) as ledger:
         for i in range(len(ledger.entries()), 10**9):
             reserve(ledger, f"q{i}")
@@ -98,13 +107,20 @@ def churn(path: Path, link: Connection) -> None:
 
 
 def reserve_many(path: Path, name: str, n: int, link: Connection) -> None:
-    """Try to reserve n questions, and say how many were granted."""
+    """Try to reserve n questions; report the number of granted ones."""
     link.recv()
     granted = 0
     with LedgerFile(path, SystemClock()) as ledger:
         for i in range(n):
             try:
-                ledger.reserve(STUDY, f"{name}-{i}", Event("test", {}, LOCAL_PERSON, 0.3), source=name, recipient="x", title="y")
+                ledger.reserve(
+                    STUDY,
+                    f"{name}-{i}",
+                    Event("test", {}, LOCAL_PERSON, 0.3),
+                    source=name,
+                    recipient="x",
+                    title="y",
+                )
                 granted += 1
             except BudgetError:
                 pass
@@ -112,25 +128,30 @@ def reserve_many(path: Path, name: str, n: int, link: Connection) -> None:
 
 
 def without_room(path: Path, link: Connection) -> None:
-    """Store under a limit on the size of files, which the system enforces as a full disk is: some writes fail half-way."""
+    """Store under a limit on file sizes, under which writes fail as on a full disk."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with LedgerFile(path, SystemClock()) as ledger:
         reserve(ledger, "q0")
-        before = (ledger.head(), ledger.totals())
-        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10_000, resource.RLIM_INFINITY))
+        before = (ledger.read_head(), ledger.totals())
+        resource.setrlimit(
+            resource.RLIMIT_FSIZE, (path.stat().st_size + 10_000, resource.RLIM_INFINITY)
+        )
         try:
             ledger.store(STUDY, "q0", bytes(100_000))
             link.send(("stored", ""))
         except ShoalError as error:
             link.send((error.code, str(error)))
-        link.send((ledger.head(), ledger.totals()) == before and ledger.entry(STUDY, "q0").state is State.RESERVED)
+        link.send(
+            (ledger.read_head(), ledger.totals()) == before
+            and ledger.find_entry(STUDY, "q0").state is ReleaseState.RESERVED
+        )
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         ledger.store(STUDY, "q0", bytes(100_000))
         link.send(ledger.verify().seq == before[0].seq + 1)
 
 
 def without_rights(path: Path, link: Connection) -> None:
-    """Try to read and to write as a user who may only read."""
+    """Read and try to write as a user with read permission only."""
     LedgerFile(path, SystemClock()).close()  # imports what the other user may not
     os.setuid(65534)
     with LedgerFile(path, SystemClock()) as ledger:

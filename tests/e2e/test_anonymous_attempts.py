@@ -1,4 +1,4 @@
-"""Which studies are tried again since a machine was too busy for them, and which are not."""
+"""`run_with_retries` repeats a study only if the machine was too slow for its window."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from typing import Any
 
 import pytest
 
-from capture import Connection
-from captured_http import Request
-from e2e.anonymous import N_ATTEMPTS, TooSlowError, in_time
-from e2e.test_anonymous_ohttp import check_in_time
-from participants import manifest_of
-from shoal.study.anonymity import Window
+from shoal.study.delivery import PhaseWindow
+from tests.e2e.anonymous import N_ATTEMPTS, TooSlowError, run_with_retries
+from tests.e2e.test_anonymous_ohttp import check_timing
+from tests.support.http import Connection, Request
+from tests.support.participants import make_manifest
 
 OPENED = datetime(2030, 1, 1, tzinfo=UTC)
-WINDOW = Window(OPENED, OPENED + timedelta(seconds=40))
+WINDOW = PhaseWindow(OPENED, OPENED + timedelta(seconds=40))
 
 
-def test_the_window_grows_until_it_is_long_enough() -> None:
+def test_run_with_retries_doubles_window_until_study_succeeds() -> None:
     tried: list[float] = []
 
     def run(home: Path, patience: float) -> str:
@@ -32,11 +31,13 @@ def test_the_window_grows_until_it_is_long_enough() -> None:
             raise TooSlowError
         return "done"
 
-    assert in_time(run, 40.0) == "done" and tried == [40.0, 80.0, 160.0]
+    assert run_with_retries(run, 40.0) == "done" and tried == [40.0, 80.0, 160.0, 320.0]
 
 
 @pytest.mark.parametrize(("error", "n"), [(TooSlowError, N_ATTEMPTS), (AssertionError, 1)])
-def test_the_last_attempt_and_whatever_is_no_matter_of_speed_fail(error: type[Exception], n: int) -> None:
+def test_run_with_retries_raises_last_slow_and_any_other_error(
+    error: type[Exception], n: int
+) -> None:
     tried: list[float] = []
 
     def run(_: Path, patience: float) -> None:
@@ -44,13 +45,13 @@ def test_the_last_attempt_and_whatever_is_no_matter_of_speed_fail(error: type[Ex
         raise error
 
     with pytest.raises(error):
-        in_time(run, 1.0)
+        run_with_retries(run, 1.0)
     assert len(tried) == n
 
 
 @dataclass(frozen=True)
 class Made:
-    """As much of a `View` as is looked at: packets by when they were posted, and when each batch came."""
+    """A stand-in for `View`: times of posted packets and of batches."""
 
     posts: Sequence[tuple[float, bytes]]
     batched: Sequence[float]
@@ -64,7 +65,14 @@ class Made:
 
 def _at(seconds: float, body: bytes) -> Request:
     moment = OPENED.timestamp() + seconds
-    return Request(moment, None, Connection(("127.0.0.1", 1), ("127.0.0.1", 2), moment), "POST / HTTP/1.1", (), body)
+    return Request(
+        moment,
+        None,
+        Connection(("127.0.0.1", 1), ("127.0.0.1", 2), moment),
+        "POST / HTTP/1.1",
+        (),
+        body,
+    )
 
 
 IN_TIME = [(5.0, b"a"), (27.0, b"b"), (27.5, b"b")]
@@ -84,10 +92,12 @@ IN_TIME = [(5.0, b"a"), (27.0, b"b"), (27.5, b"b")]
         (IN_TIME, [5.5, 28.5], False),
     ],
 )
-def test_what_is_too_slow(posts: list[tuple[float, bytes]], batched: list[float], is_slow: bool) -> None:
+def test_check_timing_finds_late_packets_and_batches(
+    posts: list[tuple[float, bytes]], batched: list[float], is_slow: bool
+) -> None:
     made: Any = Made(posts, batched)
     try:
-        check_in_time(made, manifest_of("anonml"), WINDOW, 2)
+        check_timing(made, make_manifest("anonml"), WINDOW, 2)
     except TooSlowError:
         assert is_slow
     else:

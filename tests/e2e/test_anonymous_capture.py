@@ -1,4 +1,4 @@
-"""The capture sees what goes over loopback, whole and in order, and what is in it under TLS to whoever has the keys."""
+"""The capture on loopback shows whole requests in order, and decrypts TLS if it has the keys."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from capture import Segment, capture, connections, why_not
-from captured_http import is_resumed, keys_of, requests
-from certificates import Certificates
+from tests.support.http import (
+    Segment,
+    capture,
+    connections,
+    is_resumed,
+    read_keys,
+    requests,
+    why_not,
+)
+from tests.support.tls import Certificates
 
 ANSWER = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n"
 BODY = bytes(range(256)) * 1000
@@ -23,7 +30,7 @@ BODY = bytes(range(256)) * 1000
 
 @contextmanager
 def server(tls: Certificates | None = None) -> Iterator[int]:
-    """A port that answers each connection's requests, all with a body as above."""
+    """Yield the port of a server that answers each request with the body above."""
     context = None
     if tls is not None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -36,7 +43,12 @@ def server(tls: Certificates | None = None) -> Iterator[int]:
             except OSError:
                 return
             # Who hangs up may leave what was sent to it unread, which breaks the connection off.
-            with suppress(OSError), closing(accepted if context is None else context.wrap_socket(accepted, server_side=True)) as one:
+            with (
+                suppress(OSError),
+                closing(
+                    accepted if context is None else context.wrap_socket(accepted, server_side=True)
+                ) as one,
+            ):
                 buffer = b""
                 while data := one.recv(1 << 16):
                     buffer += data
@@ -55,11 +67,17 @@ def server(tls: Certificates | None = None) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("has_tls", [False, True])
-def test_requests_are_seen_whole(certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_tls: bool) -> None:
+def test_capture_shows_whole_requests_in_order(
+    certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_tls: bool
+) -> None:
     log = tmp_path / "keys"
     monkeypatch.setenv("SSLKEYLOGFILE", str(log))
     trust = ssl.create_default_context(cafile=str(certificates.ca))
-    with server(certificates if has_tls else None) as port, server() as other, capture(port) as segments:
+    with (
+        server(certificates if has_tls else None) as port,
+        server() as other,
+        capture(port) as segments,
+    ):
         for i in range(3):
             transport = httpx2.HTTPTransport(verify=trust, local_address=f"127.0.3.{i + 1}")
             with httpx2.Client(transport=transport) as http:
@@ -69,11 +87,22 @@ def test_requests_are_seen_whole(certificates: Certificates, tmp_path: Path, mon
         httpx2.post(f"http://127.0.0.1:{other}/", content=BODY)
     found = connections(segments)
     assert [one.client[0] for one in found] == ["127.0.3.1", "127.0.3.2", "127.0.3.3"]
-    seen = [one for connection in found for one in requests(connection, keys_of(log) if has_tls else None)]
-    assert [(one.path, dict(one.headers)["x"]) for one in seen] == [("/a", "0"), ("/a", "1"), ("/b", "1"), ("/a", "2")]
+    seen = [
+        one
+        for connection in found
+        for one in requests(connection, read_keys(log) if has_tls else None)
+    ]
+    assert [(one.path, dict(one.headers)["x"]) for one in seen] == [
+        ("/a", "0"),
+        ("/a", "1"),
+        ("/b", "1"),
+        ("/a", "2"),
+    ]
     assert all(one.body == BODY and one.connection.opened < one.time for one in seen)
     moments = [moment for one in seen for moment in (one.time, one.until)]
-    assert moments == sorted(moments, key=lambda moment: moment or 0.0), "each is answered before the next one is asked"
+    assert moments == sorted(moments, key=lambda moment: moment or 0.0), (
+        "each is answered before the next one is asked"
+    )
     if has_tls:
         assert not any(BODY[:64] in one.sent or is_resumed(one) for one in found)
         resumed = ssl.create_default_context(cafile=str(certificates.ca))
@@ -84,16 +113,20 @@ def test_requests_are_seen_whole(certificates: Certificates, tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("has_tls", [False, True])
-def test_whoever_hangs_up_is_seen_to(certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_tls: bool) -> None:
-    """A request that is not answered ends when its connection does; one on a connection that is still open has not ended."""
+def test_capture_shows_end_of_closed_connection(
+    certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_tls: bool
+) -> None:
+    """An unanswered request ends with its connection; on an open connection it has no end."""
     log = tmp_path / "keys"
     monkeypatch.setenv("SSLKEYLOGFILE", str(log))
     with server(certificates if has_tls else None) as port, capture(port) as segments:
         plain = socket.create_connection(("127.0.0.1", port))
         trust = ssl.create_default_context(cafile=str(certificates.ca))
-        with closing(trust.wrap_socket(plain, server_hostname="127.0.0.1") if has_tls else plain) as one:
+        with closing(
+            trust.wrap_socket(plain, server_hostname="127.0.0.1") if has_tls else plain
+        ) as one:
             one.sendall(b"GET /wait HTTP/1.1\r\n\r\n")
-    keys = keys_of(log) if has_tls else None
+    keys = read_keys(log) if has_tls else None
     (found,) = connections(segments)
     (seen,) = requests(found, keys)
     assert found.closed is not None and seen.time <= found.closed == seen.until
@@ -102,7 +135,7 @@ def test_whoever_hangs_up_is_seen_to(certificates: Certificates, tmp_path: Path,
 
 
 def _is_resumed_seen(certificates: Certificates, context: ssl.SSLContext) -> bool:
-    """Whether a client that refers to an earlier connection is known by it."""
+    """Return True if the capture recognises a resumed TLS session."""
     with server(certificates) as port, capture(port) as segments:
         session = None
         for _ in range(2):
@@ -115,18 +148,31 @@ def _is_resumed_seen(certificates: Certificates, context: ssl.SSLContext) -> boo
     return [is_resumed(one) for one in connections(segments)] == [False, True]
 
 
-def test_segments_may_come_twice_and_out_of_order() -> None:
+def test_connections_accepts_repeated_and_reordered_segments() -> None:
     ends = ("127.0.0.1", 1), ("127.0.0.1", 2)
     first = Segment(0.0, *ends, 2**32 - 3, 2, b"")
-    parts = [replace(first, time=float(i), sequence=(2**32 - 2 + 4 * i) % 2**32, flags=16, payload=b"%04d" % i) for i in range(4)]
-    (found,) = connections([first, first, parts[1], parts[0], parts[0], replace(parts[3], time=9.0), parts[2]])
+    parts = [
+        replace(
+            first,
+            time=float(i),
+            sequence=(2**32 - 2 + 4 * i) % 2**32,
+            flags=16,
+            payload=b"%04d" % i,
+        )
+        for i in range(4)
+    ]
+    (found,) = connections(
+        [first, first, parts[1], parts[0], parts[0], replace(parts[3], time=9.0), parts[2]]
+    )
     assert found.sent == b"0000000100020003"
     assert found.sent_at == [(0.0, 4), (0.0, 8), (2.0, 12), (2.0, 16)]
 
 
-def test_why_nothing_can_be_captured_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_not_names_missing_capability(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError
 
     monkeypatch.setattr(socket, "socket", refuse)
-    assert why_not() == "a capture on loopback needs Linux and root (or CAP_NET_RAW): PermissionError"
+    assert (
+        why_not() == "a capture on loopback needs Linux and root (or CAP_NET_RAW): PermissionError"
+    )

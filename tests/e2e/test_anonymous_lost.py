@@ -1,4 +1,4 @@
-"""Packets that a relay has acknowledged and loses: their senders find out, send the same bytes once more, and everyone counts once."""
+"""A relay loses acknowledged packets: senders resend the same bytes, and each counts once."""
 
 from __future__ import annotations
 
@@ -13,18 +13,27 @@ from pathlib import Path
 
 import pytest
 
-from capture import capture, why_not
-from captured_http import keys_of
-from certificates import Certificates
-from e2e.anonymous import Fleet, Relay, Sent, TooSlowError, View, in_time, manifest_of, model_of, model_when_done, sent_by, window_of
-from live import write_csv
-from participants import document_of
-from served import Coordinator, Participant, toml_of
-from servers import free_port
-from shoal.coordinator.store.base import Totals
-from shoal.coordinator.store.opening import open_store
-from shoal.study.anonymity import Window
+from shoal.coordinator.store import open_store
+from shoal.coordinator.store.base import StudyTotals
+from shoal.study.delivery import PhaseWindow
 from shoal.study.manifest import Manifest
+from tests.e2e.anonymous import (
+    Fleet,
+    Relay,
+    Sent,
+    TooSlowError,
+    View,
+    compute_model,
+    fetch_manifest,
+    fetch_window,
+    read_sent_packets,
+    run_with_retries,
+    wait_for_model,
+)
+from tests.support.http import capture, read_keys, why_not
+from tests.support.participants import make_document
+from tests.support.servers import Coordinator, Participant, format_toml, free_port, write_csv
+from tests.support.tls import Certificates
 
 N, N_LOST = 12, 5
 """Both those that are lost and those that are not are enough for a batch."""
@@ -35,55 +44,83 @@ _LOOK_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Run:
-    """A study that is over."""
+    """A finished study."""
 
     manifest: Manifest
-    window: Window
+    window: PhaseWindow
     people: list[Sent]
     standing: list[str]
     lost: set[bytes]
     view: View
     model: bytes
-    totals: Totals
+    totals: StudyTotals
     names: tuple[bytes, ...]
 
 
 def run(home: Path, patience: float, tls: Certificates) -> Run:
-    """Have everyone take part, lose some packets, and gather everything; `TooSlowError` where that was too slow for the window."""
+    """Run a study and lose some packets; raise `TooSlowError` if the machine was too slow."""
     for name in ("coordinator", "relay", "fleet"):
         (home / name).mkdir()
-    document = document_of("anonml", N, participation={"minimum": MINIMUM, "size": N})
-    (home / "coordinator" / "study.toml").write_text(toml_of(document))
+    document = make_document("anonml", N, participation={"minimum": MINIMUM, "size": N})
+    (home / "coordinator" / "study.toml").write_text(format_toml(document))
     relay_port = free_port()
     with ExitStack() as stack:
-        words = ("--port", "0", "--patience", str(patience), "--relay", f"https://127.0.0.1:{relay_port}", "--store", "sqlite:study.db")
-        coordinator = stack.enter_context(Coordinator(home / "coordinator", "study.toml", *words, tls=tls))
-        manifest, window = manifest_of(coordinator), window_of(coordinator)
+        words = (
+            "--port",
+            "0",
+            "--patience",
+            str(patience),
+            "--relay",
+            f"https://127.0.0.1:{relay_port}",
+            "--store",
+            "sqlite:study.db",
+        )
+        coordinator = stack.enter_context(
+            Coordinator(home / "coordinator", "study.toml", *words, tls=tls)
+        )
+        manifest, window = fetch_manifest(coordinator), fetch_window(coordinator)
         segments = stack.enter_context(capture(coordinator.port, relay_port))
         begin = partial(Relay, home / "relay", relay_port, coordinator.url, tls)
-        fleet = Fleet(home / "fleet", coordinator, write_csv(home / "fleet" / "rows.csv", N), N, tls)
+        fleet = Fleet(
+            home / "fleet", coordinator, write_csv(home / "fleet" / "rows.csv", N), N, tls
+        )
         stack.callback(fleet.kill)
         with begin():
-            while sum(standing_of(one) == "sent" for one in fleet.people) < N_LOST:
+            while sum(read_status(one) == "sent" for one in fleet.people) < N_LOST:
                 check_still_collects(window)
                 time.sleep(_LOOK_SECONDS)
         lost = lose(home / "relay" / "relay.db")
         relay = stack.enter_context(begin())
         check_still_collects(window)
-        said, model = fleet.end(patience), model_when_done(coordinator, patience)
+        said, model = fleet.end(patience), wait_for_model(coordinator, patience)
         assert (relay.end(), coordinator.end()) == ((0, ""), (0, ""))
-    view = View(segments, {**keys_of(home / "relay" / "relay-keys"), **keys_of(fleet.keys)}, relay_port, coordinator.port)
-    check_in_time(view, manifest, window)
+    view = View(
+        segments,
+        {**read_keys(home / "relay" / "relay-keys"), **read_keys(fleet.keys)},
+        relay_port,
+        coordinator.port,
+    )
+    check_timing(view, manifest, window)
     fleet.check(said)
     study = manifest.digest.hex()
     with open_store(f"sqlite:{home / 'coordinator' / 'study.db'}") as kept:
-        totals, names = kept.totals(study), kept.submitted(study)
-    standing = [standing_of(one) or "" for one in fleet.people]
-    return Run(manifest, window, sent_by(fleet.people, manifest), standing, lost, view, model, totals, names)
+        totals, names = kept.count_totals(study), kept.list_submissions(study)
+    standing = [read_status(one) or "" for one in fleet.people]
+    return Run(
+        manifest,
+        window,
+        read_sent_packets(fleet.people, manifest),
+        standing,
+        lost,
+        view,
+        model,
+        totals,
+        names,
+    )
 
 
-def standing_of(one: Participant) -> str | None:
-    """How far somebody's packet has come, as its file has it; None while there is none."""
+def read_status(one: Participant) -> str | None:
+    """Return the status of a participant's packet from its file, or None without packet."""
     if not one.ledger.exists():
         return None
     with closing(sqlite3.connect(f"file:{one.ledger}?mode=ro", uri=True)) as db:
@@ -95,24 +132,28 @@ def standing_of(one: Participant) -> str | None:
 
 
 def lose(spool: Path) -> set[bytes]:
-    """Delete some packets from the file of a relay that was killed."""
+    """Delete some packets from the file of a killed relay; return them."""
     with closing(sqlite3.connect(spool)) as db, db:
         found = db.execute("SELECT place, sealed FROM packets LIMIT ?", (N_LOST,)).fetchall()
         db.executemany("DELETE FROM packets WHERE place = ?", [(place,) for place, _ in found])
     return {sealed for _, sealed in found}
 
 
-def check_still_collects(window: Window) -> None:
+def check_still_collects(window: PhaseWindow) -> None:
     if time.time() >= window.collects_until.timestamp():
         raise TooSlowError("the window was over before packets were lost")
 
 
-def check_in_time(view: View, manifest: Manifest, window: Window) -> None:
-    """See that everyone sent while packets were collected, and that they left before anyone looked, and again before the study ended."""
+def check_timing(view: View, manifest: Manifest, window: PhaseWindow) -> None:
+    """Check that packets came in time: first before the batch left, and resent before the end."""
     collects, resends = window.collects_until.timestamp(), window.resends_until.timestamp()
     posted, batches = (found(manifest.digest.hex()) for found in (view.posted, view.batches))
     times = sorted({request.time for request, _ in batches})
-    if not times or times[0] > collects + (resends - collects) / 4 or times[-1] >= window.closes.timestamp():
+    if (
+        not times
+        or times[0] > collects + (resends - collects) / 4
+        or times[-1] >= window.closes.timestamp()
+    ):
         raise TooSlowError("a batch has left later than it should")
     if len({one.body for one in posted if one.time < times[0]}) < N:
         raise TooSlowError(f"of {N} packets some have not come before the others left")
@@ -124,25 +165,36 @@ def check_in_time(view: View, manifest: Manifest, window: Window) -> None:
 def over(certificates: Certificates) -> Run:
     if reason := why_not():
         pytest.skip(reason)
-    return in_time(partial(run, tls=certificates), PATIENCE)
+    return run_with_retries(partial(run, tls=certificates), PATIENCE)
 
 
-def test_what_is_lost_is_sent_again_and_everyone_counts_once(over: Run) -> None:
-    collects, resends = over.window.collects_until.timestamp(), over.window.resends_until.timestamp()
-    posted, batches = (found(over.manifest.digest.hex()) for found in (over.view.posted, over.view.batches))
+def test_lost_packets_are_resent_and_each_person_counts_once(over: Run) -> None:
+    collects, resends = (
+        over.window.collects_until.timestamp(),
+        over.window.resends_until.timestamp(),
+    )
+    posted, batches = (
+        found(over.manifest.digest.hex()) for found in (over.view.posted, over.view.batches)
+    )
     first = min(request.time for request, _ in batches)
     assert first >= collects, "packets wait for each other"
-    assert len(over.lost) == N_LOST and len({one.body for one in posted}) == N, "the same bytes, whenever they were sent"
+    assert len(over.lost) == N_LOST and len({one.body for one in posted}) == N, (
+        "the same bytes, whenever they were sent"
+    )
     assert {one.body for one in posted if one.time >= first} == over.lost
     on_its_connection = Counter(one.connection.name for one in over.view.to_relay)
     assert {on_its_connection[one.connection.name] for one in posted} == {1}
 
-    assert {sealed for request, sealed in batches if request.time == first} == {one.body for one in posted} - over.lost
+    assert {sealed for request, sealed in batches if request.time == first} == {
+        one.body for one in posted
+    } - over.lost
     assert {sealed for request, sealed in batches if request.time > first} == over.lost
-    assert min(request.time for request, _ in batches if request.time > first) >= resends, "also these wait for each other"
+    assert min(request.time for request, _ in batches if request.time > first) >= resends, (
+        "also these wait for each other"
+    )
 
     assert over.standing == ["seen"] * N
     assert (over.totals.enrolled, over.totals.accepted, over.totals.refused) == (N, N, {})
     assert set(over.names) == {one.name for one in over.people} and len(over.names) == N
     assert json.loads(over.model)["counts"] == {"answers": [N], "late": 0}
-    assert over.model == model_of(over.manifest, [one.packet for one in over.people])
+    assert over.model == compute_model(over.manifest, [one.packet for one in over.people])

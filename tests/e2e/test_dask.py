@@ -1,4 +1,4 @@
-"""A sweep on a real cluster, whose workers are killed while they work: every result comes, and it is what one machine gives."""
+"""Sweeps on a real Dask cluster with killed workers give the results of one machine."""
 
 from __future__ import annotations
 
@@ -18,64 +18,87 @@ import distributed
 import pytest
 
 from shoal.entropy import SeededEntropy
-from shoal.study.load import parse
-from shoal.study.templates import example_csv, study_text
+from shoal.study.loader import parse_study_text
+from shoal.study.starters import make_example_csv, read_starter
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
 LOOPBACK = ("--no-dashboard", "--host", "127.0.0.1")
 N_POINTS, N_REPEATS = 3, 6
 OPTIONS = ("--sweep", "epsilon=1,2,4", "--repeats", str(N_REPEATS), "--seed", "5")
-PATIENCE = 60.0
+PATIENCE = 300.0
 """Seconds after which a cluster is taken to be stuck; a test that passes waits for none of them."""
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Devices, whose runs take long enough for a worker to be caught in the middle of one."""
-    home, text = tmp_path_factory.mktemp("study"), study_text("ddml")
+    """Write a study of DDML, which runs long enough for a worker to be killed in the middle."""
+    home, text = tmp_path_factory.mktemp("study"), read_starter("ddml")
     (home / "study.toml").write_text(text)
-    (home / "rows.csv").write_text(example_csv(parse(text), 1600, SeededEntropy(1)))
+    (home / "rows.csv").write_text(make_example_csv(parse_study_text(text), 1600, SeededEntropy(1)))
     return home / "study.toml"
 
 
 @pytest.fixture(scope="module")
 def alone(study: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What one machine gives."""
+    """Return the results of one machine."""
     out = tmp_path_factory.mktemp("alone") / "run"
-    subprocess.run(command(study, out, "--jobs", "2"), env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL, timeout=300)
+    subprocess.run(
+        command(study, out, "--jobs", "2"),
+        env=ENVIRONMENT,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        timeout=PATIENCE,
+    )
     return read(out)
 
 
 def command(study: Path, out: Path, *more: str) -> list[str]:
-    python = [sys.executable, "-m", "shoal", "simulate", str(study), "--data", str(study.parent / "rows.csv")]
+    python = [
+        sys.executable,
+        "-m",
+        "shoal",
+        "simulate",
+        str(study),
+        "--data",
+        str(study.parent / "rows.csv"),
+    ]
     return [*python, *OPTIONS, "--out", str(out), *more]
 
 
 def read(out: Path) -> dict[str, Any]:
-    """A run but for where it was made and how long it took."""
+    """Return a run, without engine, jobs and duration."""
     told: dict[str, Any] = json.loads((out / "run.json").read_text())
     return {key: value for key, value in told.items() if key not in ("engine", "jobs", "seconds")}
 
 
 class Cluster:
-    """A scheduler and its workers, each a process of its own on loopback, and what the scheduler knows of them."""
+    """A scheduler and its workers, each a process on loopback, with a client."""
 
-    def __init__(self, scheduler: subprocess.Popen[bytes], address: str, home: Path, stack: ExitStack) -> None:
+    def __init__(
+        self, scheduler: subprocess.Popen[bytes], address: str, home: Path, stack: ExitStack
+    ) -> None:
         self.scheduler, self.address, self._home, self._stack = scheduler, address, home, stack
-        self._client = stack.enter_context(distributed.Client(address, timeout=PATIENCE, set_as_default=False))
+        self._client = stack.enter_context(
+            distributed.Client(address, timeout=PATIENCE, set_as_default=False)
+        )
 
     def start_worker(self, name: str) -> subprocess.Popen[bytes]:
-        """A worker of one thread, without anyone who would start it again."""
+        """Start a worker with one thread that is not restarted."""
         (self._home / name).mkdir()
         options = ["--name", name, "--no-nanny", "--nthreads", "1"]
         python = [sys.executable, "-m", "distributed.cli.dask_worker", self.address]
-        worker = subprocess.Popen([*python, *LOOPBACK, *options], env=ENVIRONMENT, cwd=self._home / name, stderr=subprocess.DEVNULL)
+        worker = subprocess.Popen(
+            [*python, *LOOPBACK, *options],
+            env=ENVIRONMENT,
+            cwd=self._home / name,
+            stderr=subprocess.DEVNULL,
+        )
         self._stack.callback(end, worker)
         wait_for(lambda: name in self.state()["workers"], worker)
         return worker
 
     def state(self) -> dict[str, Any]:
-        """By worker the runs that it has been given and not finished, and how many runs are finished or not yet."""
+        """Return the unfinished runs of each worker, the finished runs, and the number of runs."""
         told: dict[str, Any] = self._client.run_on_scheduler(_state)
         return told
 
@@ -83,7 +106,10 @@ class Cluster:
 def _state(dask_scheduler: Any) -> dict[str, Any]:
     runs = [task for task in dask_scheduler.tasks.values() if str(task.key).startswith("run-")]
     return {
-        "workers": {str(one.name): [str(task.key) for task in one.processing] for one in dask_scheduler.workers.values()},
+        "workers": {
+            str(one.name): [str(task.key) for task in one.processing]
+            for one in dask_scheduler.workers.values()
+        },
         "finished": [str(task.key) for task in runs if task.state == "memory"],
         "n_runs": len(runs),
     }
@@ -99,33 +125,41 @@ def wait_for(is_so: Callable[[], bool], *running: subprocess.Popen[bytes]) -> No
 
 def end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
-    process.wait(30)
+    process.wait(PATIENCE)
 
 
 @contextmanager
 def cluster(home: Path) -> Iterator[Cluster]:
+    """Start a scheduler; it logs to a file, since a pipe that is not read would block it."""
+    log = home / "scheduler.log"
     with ExitStack() as stack:
         scheduler = subprocess.Popen(
-            [sys.executable, "-m", "distributed.cli.dask_scheduler", *LOOPBACK, "--port", "0"], env=ENVIRONMENT, stderr=subprocess.PIPE
+            [sys.executable, "-m", "distributed.cli.dask_scheduler", *LOOPBACK, "--port", "0"],
+            env=ENVIRONMENT,
+            stderr=stack.enter_context(log.open("wb")),
         )
         stack.callback(end, scheduler)
-        assert scheduler.stderr is not None
-        stack.enter_context(scheduler.stderr)
-        address = next(line.split()[-1].decode() for line in scheduler.stderr if b"Scheduler at:" in line)
+        wait_for(lambda: "Scheduler at:" in log.read_text(), scheduler)
+        (address,) = re.findall(r"Scheduler at:\s+(\S+)", log.read_text())
         yield Cluster(scheduler, address, home, stack)
 
 
 def is_busy(state: dict[str, Any], worker: str) -> bool:
-    """Whether a worker is at a run, some are finished, and many are not."""
+    """Return True if a worker computes a run, some runs are finished, and many are not."""
     is_half_way = 1 <= len(state["finished"]) <= N_POINTS * N_REPEATS - 4
     return is_half_way and any(key.startswith("run-") for key in state["workers"].get(worker, ()))
 
 
 @contextmanager
-def swept(study: Path, out: Path, cluster: Cluster, code: int = 0, said: str = "") -> Iterator[subprocess.Popen[bytes]]:
-    """A sweep under way; at the end it has this exit code, and has said no more than this on standard error."""
+def run_sweep(
+    study: Path, out: Path, cluster: Cluster, code: int = 0, said: str = ""
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a sweep; at the end check its exit code and standard error."""
     process = subprocess.Popen(
-        command(study, out, "--engine", f"dask:{cluster.address}"), env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command(study, out, "--engine", f"dask:{cluster.address}"),
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     try:
         yield process
@@ -140,8 +174,10 @@ def swept(study: Path, out: Path, cluster: Cluster, code: int = 0, said: str = "
     assert (f"wrote     {out}".encode() in printed) is (code == 0)
 
 
-def kill_when_busy(cluster: Cluster, name: str, worker: subprocess.Popen[bytes], sweep: subprocess.Popen[bytes]) -> None:
-    """Kill a worker that is at a run, and make sure that the run was not finished."""
+def kill_when_busy(
+    cluster: Cluster, name: str, worker: subprocess.Popen[bytes], sweep: subprocess.Popen[bytes]
+) -> None:
+    """Kill a worker in the middle of a run, and check that the run was not finished."""
     while True:
         wait_for(lambda: is_busy(cluster.state(), name), worker, sweep)
         os.kill(worker.pid, signal.SIGSTOP)  # what it has not finished now it never will
@@ -150,38 +186,43 @@ def kill_when_busy(cluster: Cluster, name: str, worker: subprocess.Popen[bytes],
             break
         os.kill(worker.pid, signal.SIGCONT)
     worker.kill()
-    worker.wait(30)
+    worker.wait(PATIENCE)
     wait_for(lambda: name not in cluster.state()["workers"], sweep)
 
 
-def test_one_of_two_workers_is_killed(study: Path, alone: dict[str, Any], tmp_path: Path) -> None:
+def test_sweep_completes_if_one_of_two_workers_is_killed(
+    study: Path, alone: dict[str, Any], tmp_path: Path
+) -> None:
     with cluster(tmp_path) as real:
         victim = real.start_worker("victim")
         real.start_worker("other")
-        with swept(study, tmp_path / "run", real) as sweep:
+        with run_sweep(study, tmp_path / "run", real) as sweep:
             kill_when_busy(real, "victim", victim, sweep)
     assert read(tmp_path / "run") == alone
 
 
-def test_the_only_worker_is_killed_and_another_one_comes(study: Path, alone: dict[str, Any], tmp_path: Path) -> None:
-    """The rows are gone with the worker that held them, and so are all results that were not fetched yet."""
+def test_sweep_completes_if_only_worker_is_replaced(
+    study: Path, alone: dict[str, Any], tmp_path: Path
+) -> None:
+    """The rows and all results that were not fetched are lost with the worker."""
     with cluster(tmp_path) as real:
         only = real.start_worker("only")
-        with swept(study, tmp_path / "run", real) as sweep:
+        with run_sweep(study, tmp_path / "run", real) as sweep:
             kill_when_busy(real, "only", only, sweep)
             real.start_worker("next")
     assert read(tmp_path / "run") == alone
 
 
-def test_a_scheduler_that_has_gone_is_told_of_in_a_sentence(study: Path, tmp_path: Path) -> None:
+def test_sweep_reports_lost_scheduler(study: Path, tmp_path: Path) -> None:
     with cluster(tmp_path) as real:
         worker = real.start_worker("worker")
         said = (
             f"SIM-006  The cluster at {real.address} cannot be used.\n"
             "  why       It has no workers, or they have gone (error).\n"
-            "  fix       Start dask scheduler and dask worker, with shoal installed where they run.\n"
+            "  fix       Start dask scheduler and dask worker, with shoal installed where they "
+            "run.\n"
         )
-        with swept(study, tmp_path / "run", real, code=6, said=said) as sweep:
+        with run_sweep(study, tmp_path / "run", real, code=6, said=said) as sweep:
             wait_for(lambda: is_busy(real.state(), "worker"), worker, sweep)
             end(real.scheduler)
         assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""The whole demonstration as its user sees it: with a coordinator and participants of its own, which never outlive it."""
+"""``shoal hello`` as a real process: its output, its report, and that no process outlives it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ import pytest
 PATIENCE = 300.0
 MARK = "SHOAL_TEST_MARK"
 HEADS = [
-    "1/4  24,000 made-up people, 6 features, and who of them sleeps badly",
-    "2/4  the four protocols on the same 18,000 of them, simulated, each at epsilon 1.0 of its own unit",
-    "3/4  a real study: 60 participants, and a coordinator that none of them trusts (AnonML)",
+    "1/4  one of 24,000 synthetic people answers a question",
+    "2/4  the four protocols learn who sleeps badly, simulated on 18,000 people, each at "
+    "epsilon 1.0",
+    "3/4  a real study: 60 participants, and a coordinator they need not trust (AnonML)",
     "4/4  the report",
 ]
 COMMAND = [sys.executable, "-m", "shoal", "hello"]
@@ -33,7 +34,7 @@ COMMAND = [sys.executable, "-m", "shoal", "hello"]
 
 @pytest.fixture
 def mark() -> Iterator[str]:
-    """What all processes of a demonstration have in their environment; none of them is left behind, not even by a test that fails."""
+    """Yield a value for the environment of all processes of a run; kill what is left at the end."""
     mark = uuid.uuid4().hex
     yield mark
     for pid in _processes(mark):
@@ -42,36 +43,47 @@ def mark() -> Iterator[str]:
 
 @pytest.fixture
 def work() -> Iterator[Path]:
-    """Where a demonstration works: in memory, where there is one, since ledgers synchronise their files at every step."""
+    """Yield a directory in memory if possible: ledgers synchronise their files at each step."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
         yield Path(name)
 
 
 @pytest.fixture
 def without_learn(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A directory in front of all modules that makes a machine without the extra `learn`, on which the second step is left out."""
+    """Return an import path on which the extra `learn` is missing; step 2 is left out then."""
     place = tmp_path_factory.mktemp("site")
     (place / "sitecustomize.py").write_text("import sys\n\nsys.modules['sklearn'] = None\n")
     return str(place)
 
 
 def _environment(mark: str, home: Path, work: Path, *places: str) -> dict[str, str]:
-    # In the terminal of a user there may be a display; a test opens nothing.
-    known = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
+    # A test must not open a browser on the user's display.
+    known = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("DISPLAY", "WAYLAND_DISPLAY")
+    }
     path = os.pathsep.join([*places, *sys.path])
-    own = {"TMPDIR": str(work), "SHOAL_LEDGER": str(home / "mine.db"), "TERM": "xterm", "COLUMNS": "200"}
+    own = {
+        "TMPDIR": str(work),
+        "SHOAL_LEDGER": str(home / "mine.db"),
+        "TERM": "xterm",
+        "COLUMNS": "200",
+    }
     return {**known, **own, MARK: mark, "PYTHONPATH": path}
 
 
 def _processes(mark: str) -> dict[int, str]:
-    """The command lines of all processes that a demonstration has started, itself included."""
+    """Return the command lines of all processes with a mark."""
     found = {}
     for place in Path("/proc").iterdir():
         try:
             if not place.name.isdigit() or mark.encode() not in (place / "environ").read_bytes():
                 continue
             if (place / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
-                found[int(place.name)] = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                found[int(place.name)] = (
+                    (place / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                )
         except OSError:
             continue
     return found
@@ -84,8 +96,15 @@ def _until(what: Any, message: str) -> None:
         time.sleep(0.05)
 
 
-def test_shows_all_four_steps_and_leaves_a_report(tmp_path: Path, work: Path, mark: str) -> None:
-    done = subprocess.run(COMMAND, cwd=tmp_path, env=_environment(mark, tmp_path, work), capture_output=True, text=True, timeout=PATIENCE)
+def test_hello_shows_four_steps_and_writes_report(tmp_path: Path, work: Path, mark: str) -> None:
+    done = subprocess.run(
+        COMMAND,
+        cwd=tmp_path,
+        env=_environment(mark, tmp_path, work),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == "" and not _processes(mark) and not list(work.iterdir())
     assert [path.name for path in tmp_path.iterdir()] == ["shoal-hello"]
@@ -97,9 +116,9 @@ def test_shows_all_four_steps_and_leaves_a_report(tmp_path: Path, work: Path, ma
         "SDQ plus, secure sums, tree ",
         "PFDS plus, secure sums ",
         "without privacy ",
-        "knowing how they were made ",
+        "best possible ",
         "60 enrolled, 60 packets",
-        "60 digests of keys, 60 names of packets, 0 answers; of 60 answers as they were sent, 0 are in its files",
+        "60 digests of keys, 60 names of packets, 0 answers; 0 of 60 sent answers are in its files",
         "spent 1.0 of 4.0 a year (person, replace, against everyone)",
         "report.html",
     ):
@@ -118,63 +137,96 @@ def test_shows_all_four_steps_and_leaves_a_report(tmp_path: Path, work: Path, ma
     assert "<script" not in page and str(work) not in page and str(tmp_path) not in page
     kept = json.loads((home / "hello.json").read_text())
     _check_figures(kept)
-    # What stands in the report can be had again from the files beside it, to the digit.
+    # The command in run.json gives the figures of the report again, to the digit.
     again = subprocess.run(
-        [sys.executable, "-m", "shoal", *json.loads((home / "run" / "run.json").read_text())["command"].split()[1:], "--json"],
+        [
+            sys.executable,
+            "-m",
+            "shoal",
+            *json.loads((home / "run" / "run.json").read_text())["command"].split()[1:],
+            "--json",
+        ],
         cwd=tmp_path,
         env=_environment(mark, tmp_path, work),
         capture_output=True,
         text=True,
         timeout=PATIENCE,
     )
-    assert json.loads(again.stdout)["points"] == json.loads((home / "run" / "run.json").read_text())["points"]
+    assert (
+        json.loads(again.stdout)["points"]
+        == json.loads((home / "run" / "run.json").read_text())["points"]
+    )
 
 
 def _heads(text: str) -> list[str]:
-    """What each line is about, without its figures."""
+    """Return the first words of each line, without figures."""
     return [line[:20] for line in text.splitlines()[1:] if not line.startswith("It took")]
 
 
 def _check_figures(kept: dict[str, Any]) -> None:
-    """Private models are better than guessing, and none is better than knowing the truth, but by chance."""
+    """Check that private models beat guessing, and that none beats the truth except by chance."""
     values = {entry["name"]: entry["scores"]["accuracy"]["value"] for entry in kept["compared"]}
-    assert len(values) >= 8 and {entry["protocol"] for entry in kept["compared"]} == {"anonml", "ddml", "sdq", "pfds"}
+    assert len(values) >= 8 and {entry["protocol"] for entry in kept["compared"]} == {
+        "anonml",
+        "ddml",
+        "sdq",
+        "pfds",
+    }
     for name, value in values.items():
         assert value < kept["truth"] + 0.02
         assert value > kept["guessing"] + 0.01 or "paper" in name or "DDML" in name
     served = kept["served"]
     assert served["store"] == {"keys": 60, "names": 60, "answers": 0, "searched": 60, "found": 0}
-    assert served["ledger"]["state"] == "sent" and 0.3 < served["scores"]["this model"] < kept["truth"] + 0.02
+    assert (
+        served["ledger"]["state"] == "sent"
+        and 0.3 < served["scores"]["this model"] < kept["truth"] + 0.02
+    )
 
 
 @pytest.mark.parametrize(
     ("number", "at"),
     [
         (signal.SIGINT, "multiprocessing.spawn"),
-        (signal.SIGINT, "participant.fleet"),
-        (signal.SIGTERM, "participant.fleet"),
-        (signal.SIGKILL, "participant.fleet"),
+        (signal.SIGINT, "shoal.cli.fleet"),
+        (signal.SIGTERM, "shoal.cli.fleet"),
+        (signal.SIGKILL, "shoal.cli.fleet"),
     ],
     ids=["interrupted while it simulates", "interrupted", "terminated", "killed"],
 )
-def test_a_signal_ends_all_of_it_and_leaves_no_directory(
+def test_hello_ends_all_processes_after_signal(
     number: signal.Signals, at: str, tmp_path: Path, work: Path, mark: str, without_learn: str
 ) -> None:
     environment = _environment(mark, tmp_path, work, *([without_learn] if "fleet" in at else []))
-    process = subprocess.Popen(COMMAND, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    _until(lambda: process.poll() is not None or any(at in line for line in _processes(mark).values()), "it does not get there")
+    process = subprocess.Popen(
+        COMMAND,
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _until(
+        lambda: process.poll() is not None or any(at in line for line in _processes(mark).values()),
+        "it does not get there",
+    )
     process.send_signal(number)
     said, trouble = process.communicate(timeout=PATIENCE)
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
     _until(lambda: not _processes(mark), f"left behind: {_processes(mark)}")
-    assert not list(tmp_path.iterdir()) and ("pip install 'shoal[learn]'" in said) == ("fleet" in at)
+    assert not list(tmp_path.iterdir()) and ("pip install 'shoal[learn]'" in said) == (
+        "fleet" in at
+    )
     if number != signal.SIGKILL:
         assert (
-            trouble.startswith("USAGE-003") and "Traceback" not in trouble and not list(work.iterdir())
-        )  # whoever is killed cannot tidy up
+            trouble.startswith("USAGE-003")
+            and "Traceback" not in trouble
+            and not list(work.iterdir())
+        )  # a killed process leaves its directory
 
 
-def test_a_closed_terminal_ends_all_of_it(tmp_path: Path, work: Path, mark: str, without_learn: str) -> None:
+def test_hello_ends_all_processes_if_terminal_closes(
+    tmp_path: Path, work: Path, mark: str, without_learn: str
+) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(tmp_path)
@@ -185,7 +237,7 @@ def test_a_closed_terminal_ends_all_of_it(tmp_path: Path, work: Path, mark: str,
         assert time.monotonic() < deadline, said.decode()
         if select.select([terminal], [], [], 0.1)[0]:
             said += os.read(terminal, 65536)
-    # What goes on is shown in place, and the lines of the steps stand above it; nothing is asked.
+    # Progress is shown in place below the lines of the steps; there is no prompt.
     assert b"1/4" in said and b"3/4" in said and b"true answer" in said
     os.close(terminal)
     os.waitpid(pid, 0)
@@ -193,17 +245,21 @@ def test_a_closed_terminal_ends_all_of_it(tmp_path: Path, work: Path, mark: str,
     assert not list(tmp_path.iterdir()) and not list(work.iterdir())
 
 
-def test_lines_go_where_they_are_sent_while_a_terminal_shows_what_goes_on(
+def test_hello_shows_progress_on_terminal_and_lines_in_file(
     tmp_path: Path, work: Path, mark: str, without_learn: str
 ) -> None:
     terminal, other_end = pty.openpty()
     with (tmp_path / "lines.txt").open("wb") as lines:
         process = subprocess.Popen(
-            COMMAND, cwd=tmp_path, env=_environment(mark, tmp_path, work, without_learn), stdout=lines, stderr=other_end
+            COMMAND,
+            cwd=tmp_path,
+            env=_environment(mark, tmp_path, work, without_learn),
+            stdout=lines,
+            stderr=other_end,
         )
     os.close(other_end)
     said = b""
-    with suppress(OSError):  # where nobody has the other end any more
+    with suppress(OSError):  # when the other end is closed
         while part := os.read(terminal, 65536):
             said += part
     os.close(terminal)
@@ -213,9 +269,21 @@ def test_lines_go_where_they_are_sent_while_a_terminal_shows_what_goes_on(
     assert "true answer" in printed and "60 enrolled" in printed and "\x1b" not in printed
 
 
-def test_a_directory_of_somebody_else_is_refused_at_once(tmp_path: Path, work: Path, mark: str) -> None:
+def test_hello_rejects_directory_with_other_files(tmp_path: Path, work: Path, mark: str) -> None:
     (tmp_path / "shoal-hello").mkdir()
     (tmp_path / "shoal-hello" / "thesis.txt").write_text("mine")
-    done = subprocess.run(COMMAND, cwd=tmp_path, env=_environment(mark, tmp_path, work), capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 2 and done.stdout == "" and done.stderr.startswith("NEW-001") and "--out DIR" in done.stderr
+    done = subprocess.run(
+        COMMAND,
+        cwd=tmp_path,
+        env=_environment(mark, tmp_path, work),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert (
+        done.returncode == 2
+        and done.stdout == ""
+        and done.stderr.startswith("NEW-001")
+        and "--out DIR" in done.stderr
+    )
     assert [path.name for path in (tmp_path / "shoal-hello").iterdir()] == ["thesis.txt"]

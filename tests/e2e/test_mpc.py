@@ -1,4 +1,4 @@
-"""Whole machines, sealed frames and real child processes: the same results as in a simulation, and a clean end where a process dies."""
+"""Joint computations with real child processes: same results as in a simulation, clean ends."""
 
 from __future__ import annotations
 
@@ -8,19 +8,23 @@ import signal
 import pytest
 
 from shoal.entropy import SeededEntropy
-from shoal.mpc.children import Children
+from shoal.mpyc.runner import MPyCWorkers
 from shoal.protocols.base import Feed, run_local
-from shoal.sim.network import Faults, run_network
-from toy import joint
+from shoal.simulation.network import Faults, run_network
+from tests.support.toy import joint
 
 VALUES = (3, -5, 1 << 40, 7, 1 << 40, -(1 << 40))
 
 
 @pytest.mark.parametrize("n_peers", [3, 5, 7])
-def test_argmax_and_select_among_real_processes(n_peers: int) -> None:
+def test_argmax_and_select_between_processes(n_peers: int) -> None:
     for program, values in (("argmax", VALUES), ("select", ())):
-        with Children() as children:
-            outcome = run_local(*joint.make(joint.Study(program, n_peers), values), SeededEntropy(n_peers), computer=children)
+        with MPyCWorkers() as children:
+            outcome = run_local(
+                *joint.make(joint.Study(program, n_peers), values),
+                SeededEntropy(n_peers),
+                computer=children,
+            )
             assert children.pids == {}
         assert not (outcome.rejected or outcome.failed or outcome.aborted)
         results = [outcome.results[f"peer-{i}"] for i in range(n_peers)]
@@ -30,16 +34,21 @@ def test_argmax_and_select_among_real_processes(n_peers: int) -> None:
             assert sorted(results) == [(0,)] * (n_peers - 2) + [(1,), (2,)]
 
 
-def test_frames_that_are_lost_doubled_and_overtaken_do_not_matter() -> None:
+def test_computation_survives_lost_repeated_reordered_frames() -> None:
     faults = Faults(loss=0.2, duplicate=0.3, min_delay=1, max_delay=900)
-    with Children() as children:
-        outcome = run_network(*joint.make(joint.Study("argmax", 3), VALUES), SeededEntropy(4), faults, computer=children)
+    with MPyCWorkers() as children:
+        outcome = run_network(
+            *joint.make(joint.Study("argmax", 3), VALUES),
+            SeededEntropy(4),
+            faults,
+            computer=children,
+        )
     assert outcome.results == {f"peer-{i}": (2,) for i in range(3)}
     assert not (outcome.rejected or outcome.failed or outcome.aborted)
 
 
-class Mortal(Children):
-    """A party's process is killed when it is fed for the tenth time."""
+class Mortal(MPyCWorkers):
+    """Workers of which one is killed when it is fed for the tenth time."""
 
     n_fed = 0
     seen: tuple[int, ...] = ()
@@ -53,11 +62,15 @@ class Mortal(Children):
 
 
 @pytest.mark.parametrize("drive", [run_local, run_network])
-def test_a_process_that_dies_ends_its_peer_and_leaves_nothing_behind(drive) -> None:
+def test_killed_worker_ends_computation_without_leftovers(drive) -> None:
     with Mortal() as children:
-        outcome = drive(*joint.make(joint.Study("argmax", 3), VALUES), SeededEntropy(1), computer=children)
+        outcome = drive(
+            *joint.make(joint.Study("argmax", 3), VALUES), SeededEntropy(1), computer=children
+        )
     assert {name: error.code for name, error in outcome.aborted.items()} == {"peer-1": "JOINT-001"}
-    assert outcome.results == {}, "the others wait for what never comes, and their protocol's deadline would end them"
+    assert outcome.results == {}, (
+        "the others wait for what never comes, and their protocol's deadline would end them"
+    )
     assert not outcome.failed
     assert len(children.seen) == 3
     for pid in children.seen:

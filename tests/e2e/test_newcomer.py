@@ -1,4 +1,4 @@
-"""The newcomer's path through the real command line: from a CSV to a report, each mistake on the way, and the tutorial as it stands."""
+"""A newcomer's way through the real command line: from a CSV to a report, mistakes, tutorial."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from shoal.study.unfinished import drafts_left
+from shoal.study.starters.drafts import find_unfinished
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300.0
@@ -37,39 +37,58 @@ def home(tmp_path: Path) -> Path:
 
 
 def rows(n: int) -> str:
-    """A table as people have them: an identifier, a date, a country that is always the same, a note, gaps, and something to learn."""
+    """Return a table with an identifier, a date, a constant, a note, gaps, and a signal."""
     chance = random.Random(7)
     lines = ["id,joined,age,country,city,visits,note,came_back"]
     for i in range(n):
         age, visits = chance.randint(18, 80), chance.choice(["", 1, 2, 3, 5, 8])
         back = "yes" if chance.random() < (0.8 if age > 45 else 0.25) else "no"
         note = f'"said that nr. {i} was fine, mostly"'
-        lines.append(f"{9000 + 13 * i},2025-0{i % 9 + 1}-1{i % 9},{age},NO,{chance.choice(['Oslo', 'Bergen'])},{visits},{note},{back}")
+        lines.append(
+            f"{9000 + 13 * i},2025-0{i % 9 + 1}-1{i % 9},{age},NO,"
+            f"{chance.choice(['Oslo', 'Bergen'])},{visits},{note},{back}"
+        )
     return "\n".join(lines) + "\n"
 
 
 def environment(home: Path) -> dict[str, str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    known = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
-    return {**known, "PATH": path, "PYTHONPATH": os.pathsep.join(sys.path), "SHOAL_LEDGER": str(home / "ledger.db"), "OMP_NUM_THREADS": "1"}
+    known = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("DISPLAY", "WAYLAND_DISPLAY")
+    }
+    return {
+        **known,
+        "PATH": path,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "SHOAL_LEDGER": str(home / "ledger.db"),
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 def shoal(home: Path, *words: str) -> Done:
     command = [sys.executable, "-m", "shoal", *words]
     done = subprocess.run(
-        command, cwd=home, env=environment(home), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE
+        command,
+        cwd=home,
+        env=environment(home),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def succeeds(home: Path, *words: str) -> str:
+def run_command(home: Path, *words: str) -> str:
     done = shoal(home, *words)
     assert done.code == 0, done.out + done.trouble
     return done.out
 
 
-def refused(home: Path, code: str, exit_code: int, *words: str) -> str:
-    """What a command says that fails: a sentence with its code and a way out; and it leaves every file as it was."""
+def check_rejected(home: Path, code: str, exit_code: int, *words: str) -> str:
+    """Run a command that fails; check its code and fix, and that it changes no file."""
     before = files(home)
     done = shoal(home, *words)
     assert done.trouble.startswith(f"{code}  ") and "\n  fix " in done.trouble, done.trouble
@@ -79,7 +98,10 @@ def refused(home: Path, code: str, exit_code: int, *words: str) -> str:
 
 
 def files(home: Path) -> dict[str, bytes | None]:
-    return {str(path.relative_to(home)): path.read_bytes() if path.is_file() else None for path in home.rglob("*")}
+    return {
+        str(path.relative_to(home)): path.read_bytes() if path.is_file() else None
+        for path in home.rglob("*")
+    }
 
 
 def edit(path: Path, pattern: str, new: str) -> None:
@@ -88,10 +110,10 @@ def edit(path: Path, pattern: str, new: str) -> None:
     path.write_text(text)
 
 
-def test_from_a_table_to_a_report(home: Path) -> None:
-    said = succeeds(home, "new", "my", "--protocol", "anonml", "--from", "rows.csv")
+def test_commands_lead_from_table_to_report(home: Path) -> None:
+    said = run_command(home, "new", "my", "--protocol", "anonml", "--from", "rows.csv")
     for warning in (
-        "Left out, because most rows have a number of their own, as identifiers do: id.",
+        "Left out, because most rows have a different number, as in identifiers: id.",
         "Left out, because they are dates or times: joined.",
         "Left out, because every row has the same value: country.",
         "Left out, because they are free text: note.",
@@ -99,71 +121,143 @@ def test_from_a_table_to_a_report(home: Path) -> None:
         assert warning in said
     assert said.endswith("next      shoal check my/study.toml --data rows.csv\n")
     readme = (home / "my" / "README.md").read_text()
-    steps = ["shoal check study.toml", "shoal simulate study.toml", "shoal report run", "shoal serve study.toml"]
+    steps = [
+        "shoal check study.toml",
+        "shoal simulate study.toml",
+        "shoal report run",
+        "shoal serve study.toml",
+    ]
     assert [readme.index(step) for step in steps] == sorted(readme.index(step) for step in steps)
-    said = refused(home, "SERVE-005", EXIT["study"], "serve", "my/study.toml", "--port", "0")
-    assert "What stands on lines" in said and "Nobody has written the purpose and the contact yet" in said
+    said = check_rejected(home, "SERVE-005", EXIT["study"], "serve", "my/study.toml", "--port", "0")
+    assert (
+        "The values on lines" in said
+        and "The purpose and the contact still have their placeholders" in said
+    )
     edit(home / "my/study.toml", r"^range = \[18, 80\].*", "range = [0, 120]")
-    assert "1,500 rows fit the study" in succeeds(home, "check", "my/study.toml", "--data", "rows.csv")
+    assert "1,500 rows fit the study" in run_command(
+        home, "check", "my/study.toml", "--data", "rows.csv"
+    )
     sweep = ("--sweep", "epsilon=0.5,1,2,4", "--out", "run")
-    said = succeeds(home, "simulate", "my/study.toml", "--data", "rows.csv", *sweep)
-    assert "most common class" in said and "without privacy" in said and said.endswith("next      shoal report run\n")
-    assert "wrote     run/report.html" in succeeds(home, "report", "run")
+    said = run_command(home, "simulate", "my/study.toml", "--data", "rows.csv", *sweep)
+    assert (
+        "most common class" in said
+        and "without privacy" in said
+        and said.endswith("next      shoal report run\n")
+    )
+    assert "wrote     run/report.html" in run_command(home, "report", "run")
     page = (home / "run" / "report.html").read_text()
-    assert page.startswith("<!doctype html>") and "Predict came_back" in page and "epsilon per person (replace one)" in page
+    assert (
+        page.startswith("<!doctype html>")
+        and "Predict came_back" in page
+        and "epsilon per person (replace one)" in page
+    )
     assert not any(cell in page for cell in ("9013", "2025-01", "mostly"))
 
 
-def test_the_readme_of_a_starter_can_be_followed(home: Path) -> None:
-    succeeds(home, "new", "my", "--protocol", "sdq")
+def test_commands_of_starter_readme_succeed(home: Path) -> None:
+    run_command(home, "new", "my", "--protocol", "sdq")
     block = (home / "my" / "README.md").read_text().split("```")[1]
     for line in block.strip().splitlines()[:3]:
-        succeeds(home / "my", *line.split()[1:])
+        run_command(home / "my", *line.split()[1:])
     assert (home / "my" / "run" / "report.html").is_file()
 
 
 class TestMistakes:
     @pytest.fixture(autouse=True)
     def _study(self, home: Path) -> None:
-        succeeds(home, "new", "my", "--protocol", "anonml", "--from", "rows.csv")
+        run_command(home, "new", "my", "--protocol", "anonml", "--from", "rows.csv")
         edit(home / "my/study.toml", " *# READ FROM THE DATA.*", "")
         edit(home / "my/study.toml", r'"\(write .*"', '"Ask the desk."')
 
-    def test_a_column_that_is_not_there(self, home: Path) -> None:
-        assert "no column surname" in refused(
-            home, "DATA-001", EXIT["study"], "new", "x", "--protocol", "anonml", "--from", "rows.csv", "--label", "surname"
+    def test_missing_column_is_reported(self, home: Path) -> None:
+        assert "no column surname" in check_rejected(
+            home,
+            "DATA-001",
+            EXIT["study"],
+            "new",
+            "x",
+            "--protocol",
+            "anonml",
+            "--from",
+            "rows.csv",
+            "--label",
+            "surname",
         )
         edit(home / "my/study.toml", '"age"', '"years"')
-        assert "no column years" in refused(home, "DATA-001", EXIT["study"], "check", "my/study.toml", "--data", "rows.csv")
-        refused(home, "DATA-001", EXIT["study"], "simulate", "my/study.toml", "--data", "rows.csv", "--out", "run")
+        assert "no column years" in check_rejected(
+            home, "DATA-001", EXIT["study"], "check", "my/study.toml", "--data", "rows.csv"
+        )
+        check_rejected(
+            home,
+            "DATA-001",
+            EXIT["study"],
+            "simulate",
+            "my/study.toml",
+            "--data",
+            "rows.csv",
+            "--out",
+            "run",
+        )
 
-    def test_a_file_that_is_not_there(self, home: Path) -> None:
-        for words in (("check", "my/study.toml"), ("simulate", "my/study.toml", "--out", "run"), ("compare", "my/study.toml")):
-            assert "no such file" in refused(home, "DATA-006", EXIT["study"], *words, "--data", "none.csv")
-        assert "none.toml" in refused(home, "SPEC-001", EXIT["study"], "check", "none.toml")
-        refused(home, "REPORT-001", EXIT["study"], "report", "none")
+    def test_missing_file_is_reported(self, home: Path) -> None:
+        for words in (
+            ("check", "my/study.toml"),
+            ("simulate", "my/study.toml", "--out", "run"),
+            ("compare", "my/study.toml"),
+        ):
+            assert "no such file" in check_rejected(
+                home, "DATA-006", EXIT["study"], *words, "--data", "none.csv"
+            )
+        assert "none.toml" in check_rejected(home, "SPEC-001", EXIT["study"], "check", "none.toml")
+        check_rejected(home, "REPORT-001", EXIT["study"], "report", "none")
 
-    def test_text_where_a_number_is_due(self, home: Path) -> None:
+    def test_text_in_numeric_column_is_reported(self, home: Path) -> None:
         lines = (home / "rows.csv").read_text().splitlines()
         cells = lines[17].split(",")
         lines[17] = ",".join([*cells[:2], "SECRET", *cells[3:]])
         (home / "bad.csv").write_text("\n".join(lines))
-        said = refused(home, "DATA-004", EXIT["study"], "simulate", "my/study.toml", "--data", "bad.csv", "--out", "run")
+        said = check_rejected(
+            home,
+            "DATA-004",
+            EXIT["study"],
+            "simulate",
+            "my/study.toml",
+            "--data",
+            "bad.csv",
+            "--out",
+            "run",
+        )
         assert "age: row 17" in said and "SECRET" not in said
 
-    def test_an_epsilon_of_nothing(self, home: Path) -> None:
-        refused(home, "SPEC-013", EXIT["study"], "simulate", "my/study.toml", "--data", "rows.csv", "--sweep", "epsilon=0", "--out", "run")
-        refused(home, "USAGE-001", EXIT["usage"], "hello", "--epsilon", "0")
+    def test_epsilon_zero_is_rejected(self, home: Path) -> None:
+        check_rejected(
+            home,
+            "SPEC-013",
+            EXIT["study"],
+            "simulate",
+            "my/study.toml",
+            "--data",
+            "rows.csv",
+            "--sweep",
+            "epsilon=0",
+            "--out",
+            "run",
+        )
+        check_rejected(home, "USAGE-001", EXIT["usage"], "hello", "--epsilon", "0")
         edit(home / "my/study.toml", r"^epsilon = .*", "epsilon = 0")
-        assert "epsilon" in refused(home, "SPEC-013", EXIT["study"], "check", "my/study.toml")
+        assert "epsilon" in check_rejected(
+            home, "SPEC-013", EXIT["study"], "check", "my/study.toml"
+        )
 
-    def test_a_port_that_is_taken(self, home: Path) -> None:
+    def test_port_in_use_is_reported(self, home: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = str(taken.getsockname()[1])
-            assert port in refused(home, "SERVE-001", EXIT["usage"], "serve", "my/study.toml", "--port", port)
+            assert port in check_rejected(
+                home, "SERVE-001", EXIT["usage"], "serve", "my/study.toml", "--port", port
+            )
 
     @pytest.mark.parametrize("place", ["/proc/x", "rows.csv/x", "rows.csv"])
-    def test_a_place_that_cannot_be_written(self, place: str, home: Path) -> None:
+    def test_unwritable_path_is_reported(self, place: str, home: Path) -> None:
         before = files(home)
         for words in (
             ("new", place, "--protocol", "anonml"),
@@ -173,26 +267,59 @@ class TestMistakes:
             ("serve", "my/study.toml", "--port", "0", "--store", f"sqlite:{place}"),
         ):
             done = shoal(home, *words)
-            assert done.code in (EXIT["other"], EXIT["usage"]) and _ERROR.match(done.trouble), done.trouble
-            assert "Traceback" not in done.trouble and "\n  fix " in done.trouble and files(home) == before
+            assert done.code in (EXIT["other"], EXIT["usage"]) and _ERROR.match(done.trouble), (
+                done.trouble
+            )
+            assert (
+                "Traceback" not in done.trouble
+                and "\n  fix " in done.trouble
+                and files(home) == before
+            )
 
-    def test_nobody_is_asked_where_there_is_no_terminal(self, home: Path) -> None:
-        command = [sys.executable, "-m", "shoal", "serve", "my/study.toml", "--port", "0", "--tickets", "--json"]
-        with subprocess.Popen(command, cwd=home, env=environment(home), stdout=subprocess.PIPE, text=True) as coordinator:
+    def test_join_without_terminal_requires_options(self, home: Path) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "shoal",
+            "serve",
+            "my/study.toml",
+            "--port",
+            "0",
+            "--tickets",
+            "--json",
+        ]
+        with subprocess.Popen(
+            command, cwd=home, env=environment(home), stdout=subprocess.PIPE, text=True
+        ) as coordinator:
             try:
                 assert coordinator.stdout is not None
                 address = re.search(r"http://127\.0\.0\.1:\d+", coordinator.stdout.readline())
                 assert address is not None
-                (home / "me.csv").write_text("\n".join((home / "rows.csv").read_text().splitlines()[:2]) + "\n")
+                (home / "me.csv").write_text(
+                    "\n".join((home / "rows.csv").read_text().splitlines()[:2]) + "\n"
+                )
                 done = shoal(home, "join", address[0], "--data", "me.csv")
-                assert done.code == EXIT["consent"] and done.trouble.startswith("CONSENT-001  ") and "PRIVACY LABEL" in done.out
+                assert (
+                    done.code == EXIT["consent"]
+                    and done.trouble.startswith("CONSENT-001  ")
+                    and "PRIVACY LABEL" in done.out
+                )
                 assert "--yes --max-epsilon" in done.trouble
             finally:
                 coordinator.terminate()
 
-    def test_an_interruption_half_way(self, home: Path) -> None:
+    def test_interrupted_simulation_writes_nothing(self, home: Path) -> None:
         before = files(home)
-        words = ("simulate", "my/study.toml", "--data", "rows.csv", "--repeats", "10000", "--out", "run")
+        words = (
+            "simulate",
+            "my/study.toml",
+            "--data",
+            "rows.csv",
+            "--repeats",
+            "10000",
+            "--out",
+            "run",
+        )
         process = subprocess.Popen(
             [sys.executable, "-m", "shoal", *words],
             cwd=home,
@@ -204,15 +331,21 @@ class TestMistakes:
         _work(process.pid, 4.0)
         process.send_signal(signal.SIGINT)
         _, trouble = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 128 + signal.SIGINT and trouble.startswith("USAGE-003  ") and "Traceback" not in trouble
+        assert (
+            process.returncode == 128 + signal.SIGINT
+            and trouble.startswith("USAGE-003  ")
+            and "Traceback" not in trouble
+        )
         assert files(home) == before
 
 
 def _work(pid: int, seconds: float) -> None:
-    """Return when a process has used so much of a processor."""
+    """Wait until a process has used some seconds of processor time."""
     deadline = time.monotonic() + PATIENCE
     ticks = os.sysconf("SC_CLK_TCK")
-    while int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11]) < seconds * ticks:
+    while (
+        int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11]) < seconds * ticks
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -223,7 +356,7 @@ class Step(NamedTuple):
 
 
 def steps(page: str) -> list[Step]:
-    """The commands of a page's console blocks, each with what is shown of its output."""
+    """Return the commands of a page's console blocks, each with the shown output."""
     found: list[Step] = []
     for block in re.findall(r"^```console\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL):
         for line in block.splitlines():
@@ -235,7 +368,10 @@ def steps(page: str) -> list[Step]:
 
 
 def missing(shown: list[str], output: list[str]) -> str | None:
-    """The first line that is shown and does not come, in order; figures may differ a little, and ... stands for anything."""
+    """Return the first shown line that is not in the output, in order, or None.
+
+    Figures may differ a little, and ... matches anything.
+    """
     at, is_gap = 0, False
     for line in shown:
         if line.strip() == "...":
@@ -245,7 +381,11 @@ def missing(shown: list[str], output: list[str]) -> str | None:
         if found is None or (not is_gap and found != at):
             return line
         at, is_gap = found + 1, False
-    return None if is_gap or at == len(output) else f"(the end, after {output[at - 1] if at else 'nothing'})"
+    return (
+        None
+        if is_gap or at == len(output)
+        else f"(the end, after {output[at - 1] if at else 'nothing'})"
+    )
 
 
 def _alike(shown: str, line: str) -> bool:
@@ -263,15 +403,26 @@ def _same(word: str, other: str) -> bool:
     return abs(float(word.replace(",", "")) - float(other.replace(",", ""))) <= 0.02
 
 
-def test_the_reader_of_pages_can_fail() -> None:
+def test_missing_finds_different_output() -> None:
     output = ["one 1.500", "two", "three"]
-    assert missing(["one 1.505", "...", "three"], output) is None and missing(["..."], output) is None
-    assert missing(["one 1.6", "..."], output) == "one 1.6" and missing(["two", "..."], output) == "two"
-    assert missing(["one 1.5", "three"], output) == "three" and missing(["one ...", "two"], output) == "(the end, after two)"
-    assert steps("x\n```console\n$ a\nb\n$ c\n```\n```\n$ d\n```\n") == [Step("a", ["b"]), Step("c", [])]
+    assert (
+        missing(["one 1.505", "...", "three"], output) is None and missing(["..."], output) is None
+    )
+    assert (
+        missing(["one 1.6", "..."], output) == "one 1.6"
+        and missing(["two", "..."], output) == "two"
+    )
+    assert (
+        missing(["one 1.5", "three"], output) == "three"
+        and missing(["one ...", "two"], output) == "(the end, after two)"
+    )
+    assert steps("x\n```console\n$ a\nb\n$ c\n```\n```\n$ d\n```\n") == [
+        Step("a", ["b"]),
+        Step("c", []),
+    ]
 
 
-def test_the_tutorial_is_true(tmp_path: Path) -> None:
+def test_tutorial_commands_print_shown_output(tmp_path: Path) -> None:
     found = steps((ROOT / "docs" / "tutorial.md").read_text())
     assert len(found) >= 10
     for step in found:
@@ -285,9 +436,13 @@ def test_the_tutorial_is_true(tmp_path: Path) -> None:
             text=True,
             timeout=PATIENCE,
         )
-        assert missing(step.shown, done.stdout.splitlines()) is None, f"$ {step.command}\n{done.stdout}"
+        assert missing(step.shown, done.stdout.splitlines()) is None, (
+            f"$ {step.command}\n{done.stdout}"
+        )
         is_error = any(_ERROR.match(line) for line in step.shown)
         assert (done.returncode != 0) == is_error, f"$ {step.command}\n{done.stdout}"
-    assert (tmp_path / "run" / "report.html").is_file() and (tmp_path / "shoal-hello" / "report.html").is_file()
+    assert (tmp_path / "run" / "report.html").is_file() and (
+        tmp_path / "shoal-hello" / "report.html"
+    ).is_file()
     left = (tmp_path / "my" / "study.toml").read_text()
-    assert drafts_left(tmp_path / "my" / "study.toml") == [] and "range = [18, 120]" in left
+    assert find_unfinished(tmp_path / "my" / "study.toml") == [] and "range = [18, 120]" in left

@@ -1,4 +1,4 @@
-"""The notebooks of the examples run from beginning to end: the first one always, those on real data in the long tests."""
+"""The notebooks of the examples run: the first one always, those on real data in `make soak`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,23 @@ LONG = sorted(path.stem for path in NOTEBOOKS.glob("*-*.ipynb"))
 MOST_BYTES = 200_000
 
 
-@pytest.mark.filterwarnings("ignore")  # those of the kernel's client, about an event loop of its own
-@pytest.mark.parametrize("name", ["first", *(pytest.param(name, marks=pytest.mark.soak) for name in LONG)])
-def test_it_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.filterwarnings(
+    "ignore"
+)  # those of the kernel's client, about an event loop of its own
+@pytest.mark.parametrize(
+    "name", ["first", *(pytest.param(name, marks=pytest.mark.soak) for name in LONG)]
+)
+def test_notebook_runs_with_stored_outputs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name in LONG and not DATA.is_dir():
-        pytest.skip("the datasets are not in $SHOAL_DATA or ../shared/data; `make data` fetches them")
+        pytest.skip(
+            "the datasets are not in $SHOAL_DATA or ../shared/data; `make data` fetches them"
+        )
     monkeypatch.setitem(os.environ, "SHOAL_DATA", str(DATA.resolve()))
     book = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     kept = [_shown(cell) for cell in book.cells]
-    nbclient.NotebookClient(book, timeout=300, resources={"metadata": {"path": str(NOTEBOOKS)}}).execute()
+    nbclient.NotebookClient(
+        book, timeout=300, resources={"metadata": {"path": str(NOTEBOOKS)}}
+    ).execute()
     # Seeds are fixed, so that what a reader sees is what comes of it.
     assert [_shown(cell) for cell in book.cells] == kept
 
@@ -35,15 +43,17 @@ def _shown(cell: dict[str, object]) -> list[object]:
 
 
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
-def test_it_is_fit_to_be_read(path: Path) -> None:
+def test_notebook_is_valid_and_small(path: Path) -> None:
     text = path.read_text()
     book = nbformat.reads(text, as_version=4)
     nbformat.validate(book)
     assert all(cell.get("outputs") for cell in book.cells[-2:] if cell.cell_type == "code")
-    assert not any(out.output_type == "error" for cell in book.cells for out in cell.get("outputs", []))
+    assert not any(
+        out.output_type == "error" for cell in book.cells for out in cell.get("outputs", [])
+    )
     assert len(text) < MOST_BYTES
     assert str(Path.home()) not in text and str(NOTEBOOKS.parents[2]) not in text
 
 
-def test_there_is_one_for_each_protocol() -> None:
+def test_each_protocol_has_notebook() -> None:
     assert {name.partition("-")[0] for name in LONG} == {"anonml", "ddml", "sdq", "pfds"}

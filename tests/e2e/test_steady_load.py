@@ -1,7 +1,8 @@
-"""Steady load on a coordinator with two workers: no acknowledged update is lost or counted twice, and its memory does not grow.
+"""Steady load on a coordinator with two workers: each update counts once, and memory stays flat.
 
-No two updates have the same id, and each is sent once. So if the coordinator's file has as many ids of an epoch as were acknowledged, and
-has merged as many updates in all, then each is in, once. Ids of old epochs are forgotten; each epoch's were compared before that.
+Each update has a different id and is sent once. If the coordinator's file has the acknowledged
+number of ids of each epoch, and has merged the acknowledged number of updates, then each one counts
+once. Ids of old epochs are deleted; they were compared before that.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from contextlib import closing
 import pytest
 
 from benchmarks.speed.server import pairs
-from benchmarks.speed.server_load import Talk, Tally, load
-from benchmarks.speed.server_runs import Coordinator, coordinator, ddml_text, honest_weights
+from benchmarks.speed.server.load import Talk, Tally, load
+from benchmarks.speed.server.runs import Coordinator, coordinator, ddml_text, honest_weights
 
 N_WEIGHTS = 387
 TEXT = ddml_text(N_WEIGHTS, "open")
@@ -25,10 +26,12 @@ N_WARM, N_PARTS = 4, 20
 MOST_GROWTH = 0.05
 
 
-def counted(talk: Callable[[Tally], Talk], acknowledged: Counter[int]) -> Callable[[Tally], Talk]:
-    """A talk whose acknowledged updates are counted by the epoch that they carry."""
+def count_acknowledged(
+    talk: Callable[[Tally], Talk], acknowledged: Counter[int]
+) -> Callable[[Tally], Talk]:
+    """Wrap a talk so that acknowledged updates are counted by their epoch."""
 
-    def counting(tally: Tally) -> Talk:
+    def talk_and_count(tally: Tally) -> Talk:
         inner = talk(tally)
         try:
             request = next(inner)
@@ -40,11 +43,11 @@ def counted(talk: Callable[[Tally], Talk], acknowledged: Counter[int]) -> Callab
         except StopIteration:
             return
 
-    return counting
+    return talk_and_count
 
 
 def check_account(served: Coordinator, acknowledged: Mapping[int, int]) -> None:
-    """Hold what was acknowledged against the coordinator's file."""
+    """Compare acknowledged updates with the coordinator's file."""
     with closing(sqlite3.connect(f"file:{served.home}/coordinator.db?mode=ro", uri=True)) as db:
         db.execute("BEGIN")
         n_merged, kept_from = db.execute("SELECT n_merged, kept_from FROM ddml").fetchone()
@@ -54,31 +57,39 @@ def check_account(served: Coordinator, acknowledged: Mapping[int, int]) -> None:
 
 
 def growth(megabytes: Sequence[float], n_warm: int) -> float:
-    """The largest part by which memory was larger than at the end of the first parts."""
+    """Return the largest relative growth of memory after the first parts."""
     return max(megabytes[n_warm:]) / megabytes[n_warm - 1] - 1
 
 
-def loaded(n_parts: int, seconds: float) -> list[float]:
-    """Megabytes after each part of the load; all that was acknowledged is in the file after each."""
+def run_load(n_parts: int, seconds: float) -> list[float]:
+    """Return megabytes after each part of the load; check that the file has all updates."""
     bodies, acknowledged, megabytes = honest_weights(TEXT), Counter[int](), []
     with coordinator(TEXT, workers=2) as served:
         for _ in range(n_parts):
-            load(served.port, counted(pairs(served.study, bodies), acknowledged), seconds, 8 + 4 * N_WEIGHTS)
+            load(
+                served.port,
+                count_acknowledged(pairs(served.study, bodies), acknowledged),
+                seconds,
+                8 + 4 * N_WEIGHTS,
+            )
             check_account(served, acknowledged)
             megabytes.append(served.own_megabytes())
-    print(f"acknowledged, by epoch: {dict(acknowledged)}; megabytes: {[round(one, 1) for one in megabytes]}")
+    print(
+        f"acknowledged, by epoch: {dict(acknowledged)}; megabytes: "
+        f"{[round(one, 1) for one in megabytes]}"
+    )
     return megabytes
 
 
-def test_every_acknowledged_update_is_merged_once() -> None:
-    loaded(5, 3.0)
+def test_each_acknowledged_update_is_merged_once() -> None:
+    run_load(5, 3.0)
 
 
 @pytest.mark.soak
-def test_memory_is_flat_for_ten_minutes() -> None:
-    assert growth(loaded(N_PARTS, PART_SECONDS), N_WARM) <= MOST_GROWTH
+def test_memory_does_not_grow_in_ten_minutes() -> None:
+    assert growth(run_load(N_PARTS, PART_SECONDS), N_WARM) <= MOST_GROWTH
 
 
-def test_growth_is_seen() -> None:
+def test_growth_measures_largest_increase() -> None:
     assert growth([50, 100, 101, 99], 2) == pytest.approx(0.01)
     assert growth([50, 100, 100, 106, 100], 2) > MOST_GROWTH

@@ -1,8 +1,9 @@
-"""What a coordinator leaves behind: the raw bytes of all its files, while studies run, after kill -9, and after its end.
+"""Traces of studies in a coordinator's files: while they run, after SIGKILL, and after the end.
 
-A fleet answers from an address of its own, under a User-Agent of its own, and all that it sends is noted on its way. Nothing of that may be
-found again but what the store says that it keeps: digests, in sets that do not tell who came with what. PostgreSQL and Redis keep more:
-the last tests say what, and `docs/theory/threats.md` is held to them.
+A fleet with its own address and User-Agent answers, and all its requests are recorded. The files
+may have nothing of them except what the store documents: digests, in sets that do not show which
+came together. PostgreSQL and Redis keep more: the last tests show what, and
+`docs/theory/threats.md` must agree with them.
 """
 
 from __future__ import annotations
@@ -25,22 +26,21 @@ import numpy as np
 import psycopg
 import pytest
 
-from orders import chance_of
-from participants import document_of, folder, table_of
-from served import PATIENCE, Coordinator, toml_of
-from servers import Postgres, Redis, postgres
+from shoal.cli.fleet import MAX_CONCURRENT, FleetSettings, run_fleet
 from shoal.clock import SystemClock
-from shoal.coordinator.models import open_models
-from shoal.coordinator.models.base import ModelStore
-from shoal.coordinator.store.base import Folded, Hosted, Incoming
-from shoal.coordinator.store.opening import open_store
-from shoal.crypto.tokens import pseudonym_of
+from shoal.coordinator.ddml.instances import open_instance_store
+from shoal.coordinator.ddml.instances.base import InstanceStore
+from shoal.coordinator.store import open_store
+from shoal.coordinator.store.base import NewEnrolment, StepResult, StudyRecord, Submission
+from shoal.crypto.credentials.tokens import read_pseudonym
+from shoal.data.tables import Table
 from shoal.entropy import SystemEntropy
-from shoal.participant.fleet import AT_ONCE, Waters, fleet
 from shoal.protocols.ddml.messages import ID_BYTES
-from shoal.study.anonymity import name_of_pseudonym
-from shoal.table_files import Table
-from shoal.transport.forms import Members, from_cbor
+from shoal.study.delivery import hash_pseudonym
+from shoal.transport.api import MemberList, from_cbor
+from tests.support.machines import compute_chance
+from tests.support.participants import folder, make_document, make_table
+from tests.support.servers import PATIENCE, Coordinator, Postgres, Redis, format_toml, postgres
 
 __all__ = ["folder"]
 
@@ -49,14 +49,19 @@ ADDRESS, AGENT = "127.66.55.44", "an agent that nobody else has"
 TRIES = 200
 HOUR = 3600.0
 N_PEOPLE, N_DEVICES, N_HOLDERS = 50, 20, 4
-ANONML = document_of("anonml", N_PEOPLE + 1)
-DDML = document_of("ddml", N_DEVICES, participation={"minimum": N_DEVICES, "size": 400}, ddml={"n_instances": 5, "admission": "token"})
-PFDS = document_of("pfds", N_HOLDERS, pfds={"n_holders": N_HOLDERS})
+ANONML = make_document("anonml", N_PEOPLE + 1)
+DDML = make_document(
+    "ddml",
+    N_DEVICES,
+    participation={"minimum": N_DEVICES, "size": 400},
+    ddml={"n_instances": 5, "admission": "token"},
+)
+PFDS = make_document("pfds", N_HOLDERS, pfds={"n_holders": N_HOLDERS})
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was sent: the last word of its path, the key that signed it, the body, between which seconds since 1970, and a token."""
+    """A sent request: last part of the path, key, body, begin and end in seconds, token."""
 
     what: str
     key: str | None
@@ -68,7 +73,7 @@ class Request:
 
 @dataclass
 class Wire:
-    """All that a fleet has sent, and the ports from which it did."""
+    """All requests of a fleet, and its source ports."""
 
     sent: list[Request] = field(default_factory=list)
     ports: set[int] = field(default_factory=set)
@@ -78,18 +83,23 @@ class Wire:
 
     @property
     def enrolled(self) -> list[tuple[bytes, bytes]]:
-        """Keys, each with the ticket that came with it."""
-        forms = [(one.key or "", json.loads(one.body).get("ticket")) for one in self.of("enrolments")]
+        """Keys, each with the ticket of the same request."""
+        forms = [
+            (one.key or "", json.loads(one.body).get("ticket")) for one in self.of("enrolments")
+        ]
         return [(bytes.fromhex(key), bytes.fromhex(ticket)) for key, ticket in forms if ticket]
 
     @property
     def pairs(self) -> list[tuple[bytes, bytes]]:
-        """What the store keeps of them."""
-        return [(hashlib.sha256(key).digest(), hashlib.sha256(ticket).digest()) for key, ticket in self.enrolled]
+        """The form of these pairs in the store."""
+        return [
+            (hashlib.sha256(key).digest(), hashlib.sha256(ticket).digest())
+            for key, ticket in self.enrolled
+        ]
 
     @property
     def secrets(self) -> set[bytes]:
-        """Whatever must not be found: whole answers, the weights of updates, tickets, keys, and where they came from."""
+        """Values that no file may have: answers, weights, tickets, keys, and origins."""
         answers = [one.body for one in self.of("submissions", "messages")]
         updates = [one.body[ID_BYTES + 8 :] for one in self.of("update")]
         keys = [bytes.fromhex(one.key) for one in self.sent if one.key]
@@ -99,7 +109,7 @@ class Wire:
 
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
-    """The fleet's own transport, which notes what passes and comes from an address of its own."""
+    """Replace the fleet's transport by one that records requests and has its own address."""
     noted = Wire()
 
     class Noting(httpx2.AsyncHTTPTransport):
@@ -122,22 +132,31 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
 
 @dataclass(frozen=True)
 class Fleet:
-    """People, devices and holders; each goes on where it was."""
+    """People, devices and holders that resume from their files."""
 
     directory: Path
     coordinator: Coordinator
 
-    def run(self, which: int, table: Table, n: int, holder: str | None = None, at_once: int = AT_ONCE) -> None:
-        ended = asyncio.run(self._fleet(which, table, n, holder, at_once))
-        assert {getattr(one, "standing", one) for one in ended.values()} == {"finished"}
+    def run(
+        self,
+        which: int,
+        table: Table,
+        n: int,
+        holder: str | None = None,
+        at_once: int = MAX_CONCURRENT,
+    ) -> None:
+        results = asyncio.run(self._fleet(which, table, n, holder, at_once))
+        assert {getattr(one, "status", one) for one in results.values()} == {"finished"}
 
     def some_holders(self, which: int, n: int) -> None:
-        """Holders share, and are still waiting for the others when they go down."""
+        """Let some holders share, and stop them while they wait for the others."""
 
         async def share() -> None:
             task = asyncio.create_task(self._fleet(which, holders(n), n, "site"))
             async with httpx2.AsyncClient(timeout=PATIENCE) as http:
-                progress = f"{self.coordinator.url}/v1/studies/{self.coordinator.studies[which]}/progress"
+                progress = (
+                    f"{self.coordinator.url}/v1/studies/{self.coordinator.studies[which]}/progress"
+                )
                 while not task.done() and (await http.get(progress)).json()["accepted"] < n:
                     pass
             task.cancel()
@@ -146,30 +165,47 @@ class Fleet:
 
         asyncio.run(share())
 
-    async def _fleet(self, which: int, table: Table, n: int, holder: str | None, at_once: int = AT_ONCE) -> dict[int, Any]:
-        waters = Waters(self.coordinator.url, self.directory / str(which), SystemClock(), SystemEntropy())
-        return dict(await fleet(waters, table, n, study=self.coordinator.studies[which], holder=holder, at_once=at_once))
+    async def _fleet(
+        self, which: int, table: Table, n: int, holder: str | None, at_once: int = MAX_CONCURRENT
+    ) -> dict[int, Any]:
+        settings = FleetSettings(
+            self.coordinator.url, self.directory / str(which), SystemClock(), SystemEntropy()
+        )
+        return dict(
+            await run_fleet(
+                settings,
+                table,
+                n,
+                study=self.coordinator.studies[which],
+                holder=holder,
+                max_concurrent=at_once,
+            )
+        )
 
 
 def holders(n: int) -> Table:
-    """Thirty rows of each of so many."""
-    tables = [table_of(30, i) for i in range(n)]
+    """Return thirty rows for each of n holders."""
+    tables = [make_table(30, i) for i in range(n)]
     columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
     return {**columns, "site": np.repeat(np.array([f"site-{i}" for i in range(n)], object), 30)}
 
 
 def on_disk(home: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(home)): path.read_bytes() for path in sorted(home.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(home)): path.read_bytes()
+        for path in sorted(home.rglob("*"))
+        if path.is_file()
+    }
 
 
 def found_in(files: dict[str, bytes], needles: Iterable[bytes]) -> list[tuple[str, bytes]]:
     return [(name, needle) for name, data in files.items() for needle in needles if needle in data]
 
 
-def settled(url: str, coordinator: Coordinator) -> None:
-    """All that came is folded in, and the store was tidied, which a coordinator does every minute; not while somebody reads."""
+def wait_until_idle(url: str, coordinator: Coordinator) -> None:
+    """Wait until all input is applied and the store was tidied, which happens every minute."""
     with open_store(url) as store:
-        while any(store.totals(study).waiting for study in coordinator.studies):
+        while any(store.count_totals(study).waiting for study in coordinator.studies):
             httpx2.get(f"{coordinator.url}/readyz", timeout=PATIENCE)
         log = Path(f"{url.partition(':')[2]}-wal")
         for _ in range(TRIES):
@@ -179,60 +215,86 @@ def settled(url: str, coordinator: Coordinator) -> None:
     raise AssertionError("the log is never empty")
 
 
-def test_the_measure_of_order_sees_an_order() -> None:
+def test_check_order_finds_order() -> None:
     rng = np.random.default_rng(0)
-    assert chance_of([(i, i) for i in range(20)]) < ALPHA and chance_of([(i, -i) for i in range(20)]) < ALPHA
+    assert (
+        compute_chance([(i, i) for i in range(20)]) < ALPHA
+        and compute_chance([(i, -i) for i in range(20)]) < ALPHA
+    )
     # All but a fifth in order is seen too.
-    assert chance_of([(i, i if i % 5 else int(rng.integers(50))) for i in range(50)]) < ALPHA
-    assert all(chance_of(list(enumerate(rng.permutation(50).tolist()))) > ALPHA for _ in range(100))
+    assert compute_chance([(i, i if i % 5 else int(rng.integers(50))) for i in range(50)]) < ALPHA
+    assert all(
+        compute_chance(list(enumerate(rng.permutation(50).tolist()))) > ALPHA for _ in range(100)
+    )
 
 
 def check_order(database: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-    """No place in the file tells which ticket came with which key."""
+    """Check that no position in the file shows which ticket belongs to which key."""
     assert all(key in database and ticket in database for key, ticket in pairs)
     for at in (bytes.index, bytes.rindex):
-        assert chance_of([(at(database, key), at(database, ticket)) for key, ticket in pairs]) > ALPHA
+        assert (
+            compute_chance([(at(database, key), at(database, ticket)) for key, ticket in pairs])
+            > ALPHA
+        )
 
 
 def times_in(data: bytes, low: float, high: float) -> int:
-    """How many numbers between two times there are at all places: milliseconds as SQLite writes them, and seconds as floats."""
+    """Count numbers between two times: milliseconds as SQLite writes them, and float seconds."""
     windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data + bytes(8), np.uint8), 8)
     whole = np.ascontiguousarray(windows).view(">u8").ravel()
     milliseconds, seconds = whole >> np.uint64(16), whole.view(">f8")
     with np.errstate(invalid="ignore"):
-        return int(((milliseconds >= 1000 * low) & (milliseconds <= 1000 * high)).sum() + ((seconds >= low) & (seconds <= high)).sum())
+        return int(
+            ((milliseconds >= 1000 * low) & (milliseconds <= 1000 * high)).sum()
+            + ((seconds >= low) & (seconds <= high)).sum()
+        )
 
 
 def values_in(path: Path) -> Iterator[tuple[str, Any]]:
-    """Every value of every table."""
+    """Return all values of all tables."""
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as db:
-        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        tables = [
+            name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
         for table in tables:
             cursor = db.execute(f"SELECT * FROM {table}")
             names = [f"{table}.{column[0]}" for column in cursor.description]
             yield from (pair for row in cursor for pair in zip(names, row, strict=True))
 
 
-def check_files(home: Path, wire: Wire, gone: Iterable[bytes] = (), public: Iterable[bytes] = ()) -> dict[str, bytes]:
-    """Nothing that was sent is in any file, nor who sent it, nor when; but for what is public."""
+def check_files(
+    home: Path, wire: Wire, gone: Iterable[bytes] = (), public: Iterable[bytes] = ()
+) -> dict[str, bytes]:
+    """Check that no file contains sent data, senders or times, except for public ones."""
     files = on_disk(home)
     assert found_in(files, {*wire.secrets, *gone} - set(public)) == []
-    numbers = [(name, value) for name, value in values_in(home / "coordinator.db") if isinstance(value, int | float)]
+    numbers = [
+        (name, value)
+        for name, value in values_in(home / "coordinator.db")
+        if isinstance(value, int | float)
+    ]
     assert not [name for name, value in numbers if value in wire.ports]
     sent = wire.of("submissions", "update", "messages")
     low, high = min(one.begun for one in sent), max(one.ended for one in sent)
-    # Nonces are forgotten at full minutes. A lease, one for each study, says when the study was last stepped.
+    # Nonces are forgotten at full minutes. A lease, one for each study, says when the study was
+    # last stepped.
     scales = (1, 10**3, 10**6, 10**9)
-    near = [(name, value % (60 * by)) for name, value in numbers for by in scales if (low - HOUR) * by <= value <= (high + HOUR) * by]
+    near = [
+        (name, value % (60 * by))
+        for name, value in numbers
+        for by in scales
+        if (low - HOUR) * by <= value <= (high + HOUR) * by
+    ]
     assert {name for name, rest in near if rest} <= {"standing.until", "study.opened"}
-    # Some bytes may look like a time by chance; an answer's time would be there once for each answer.
+    # Some bytes may look like a time by chance; an answer's time would be there once for each
+    # answer.
     assert sum(times_in(data, low, high) for data in files.values()) <= 5
     assert not [name for name, data in files.items() if re.search(rb"20\d\d-\d\d-\d\d", data)]
     return files
 
 
-def check_said(coordinator: Coordinator, by: signal.Signals) -> None:
-    """It said one line when it began, and nothing of any request."""
+def check_output(coordinator: Coordinator, by: signal.Signals) -> None:
+    """Check that the coordinator printed one line at the start, and nothing about requests."""
     coordinator.process.send_signal(by)
     assert coordinator.process.communicate(timeout=PATIENCE) == ("", "")
 
@@ -242,86 +304,117 @@ def check_metrics(coordinator: Coordinator, wire: Wire) -> None:
     labels = set(re.findall(r'[{,](\w+)="', text))
     assert {"protocol", "status", "study"} <= labels <= {"protocol", "status", "study", "code"}
     names = [key.hex()[:32] for key, _ in wire.pairs]
-    assert not [name for name in (*names, *(ticket.hex() for _, ticket in wire.enrolled), "site-", "holder-", ADDRESS) if name in text]
+    assert not [
+        name
+        for name in (
+            *names,
+            *(ticket.hex() for _, ticket in wire.enrolled),
+            "site-",
+            "holder-",
+            ADDRESS,
+        )
+        if name in text
+    ]
 
 
-def test_nothing_that_was_sent_is_on_the_disk(folder: Path, wire: Wire, stack: ExitStack) -> None:
+def test_disk_contains_nothing_that_was_sent(folder: Path, wire: Wire, stack: ExitStack) -> None:
     home = folder / "home"
     home.mkdir()
     studies = {"anonml.toml": ANONML, "ddml.toml": DDML, "pfds.toml": PFDS}
     for name, document in studies.items():
-        (home / name).write_text(toml_of(document))
-    url, people = f"sqlite:{home / 'coordinator.db'}", table_of(N_PEOPLE + 1)
+        (home / name).write_text(format_toml(document))
+    url, people = f"sqlite:{home / 'coordinator.db'}", make_table(N_PEOPLE + 1)
     first = stack.enter_context(Coordinator(home, *studies, "--port", "0", "--tickets"))
     members = Fleet(folder / "fleet", first)
-    members.run(1, table_of(40), N_DEVICES)
+    members.run(1, make_table(40), N_DEVICES)
     devices = wire.pairs
     members.some_holders(2, N_HOLDERS - 1)
     members.run(0, people, N_PEOPLE - 20)
 
-    settled(url, first)
+    wait_until_idle(url, first)
     left = check_files(home, wire)["coordinator.db"]
-    assert [len(wire.of(what)) for what in ("update", "messages", "submissions")] == [N_DEVICES, N_HOLDERS - 1, N_PEOPLE - 20]
+    assert [len(wire.of(what)) for what in ("update", "messages", "submissions")] == [
+        N_DEVICES,
+        N_HOLDERS - 1,
+        N_PEOPLE - 20,
+    ]
     assert len(devices) == N_DEVICES and len(wire.pairs) == N_DEVICES + N_PEOPLE - 20
     check_order(left, devices)
     check_order(left, wire.pairs[N_DEVICES:])
     check_metrics(first, wire)
 
     members.run(0, people, N_PEOPLE)
-    check_said(first, signal.SIGKILL)
+    check_output(first, signal.SIGKILL)
     second = stack.enter_context(Coordinator(home, "--port", str(first.port)))
-    settled(url, second)
+    wait_until_idle(url, second)
     left = check_files(home, wire)["coordinator.db"]
     check_order(left, wire.pairs[N_DEVICES:])
 
     members.run(0, people, N_PEOPLE + 1)
     members.run(2, holders(N_HOLDERS), N_HOLDERS, "site")
-    assert [second.model(second.studies[i])["study"] for i in (0, 2)] == [second.studies[i] for i in (0, 2)]
+    assert [second.model(second.studies[i])["study"] for i in (0, 2)] == [
+        second.studies[i] for i in (0, 2)
+    ]
     check_metrics(second, wire)
-    check_said(second, signal.SIGTERM)
+    check_output(second, signal.SIGTERM)
     over = [ticket for _, ticket in wire.pairs[N_DEVICES:]]
     assert len(over) == N_PEOPLE + 1
-    assert sorted(path.name for path in home.iterdir()) == ["anonml.toml", "coordinator.db", "ddml.toml", "pfds.toml"]
-    left = check_files(home, wire, [*over, first.said["analyst_key"].encode()])["coordinator.db"]
+    assert sorted(path.name for path in home.iterdir()) == [
+        "anonml.toml",
+        "coordinator.db",
+        "ddml.toml",
+        "pfds.toml",
+    ]
+    left = check_files(home, wire, [*over, first.notice["analyst_key"].encode()])["coordinator.db"]
     check_order(left, devices)
 
 
-def test_what_came_last_is_tidied_at_the_end(folder: Path, wire: Wire, stack: ExitStack) -> None:
+def test_stop_clears_last_updates_from_disk(folder: Path, wire: Wire, stack: ExitStack) -> None:
     home = folder / "home"
     home.mkdir()
-    (home / "ddml.toml").write_text(toml_of(DDML))
+    (home / "ddml.toml").write_text(format_toml(DDML))
     coordinator = stack.enter_context(Coordinator(home, "ddml.toml", "--port", "0", "--tickets"))
-    Fleet(folder / "fleet", coordinator).run(0, table_of(40), N_DEVICES)
-    check_said(coordinator, signal.SIGTERM)
+    Fleet(folder / "fleet", coordinator).run(0, make_table(40), N_DEVICES)
+    check_output(coordinator, signal.SIGTERM)
     assert len(wire.of("update")) == len(wire.pairs) == N_DEVICES
     check_order(check_files(home, wire)["coordinator.db"], wire.pairs)
 
 
-def test_nothing_links_a_member_to_what_came_with_a_token(folder: Path, wire: Wire, stack: ExitStack) -> None:
-    """Who is a member is written, and said to everyone; and under which names updates came. Not whose they are, by bytes or by order."""
+def test_disk_links_no_member_to_token(folder: Path, wire: Wire, stack: ExitStack) -> None:
+    """The files have members and names of updates; neither bytes nor order link them."""
     home = folder / "home"
     home.mkdir()
-    (home / "ddml.toml").write_text(toml_of(DDML))
+    (home / "ddml.toml").write_text(format_toml(DDML))
     first = stack.enter_context(Coordinator(home, "ddml.toml", "--port", "0"))
-    assert first.said["studies"][0]["has_tokens"]
+    assert first.notice["studies"][0]["has_tokens"]
     # One after the other: each has registered and sent its update before the next one comes.
-    Fleet(folder / "fleet", first).run(0, table_of(2 * N_DEVICES), N_DEVICES, at_once=1)
+    Fleet(folder / "fleet", first).run(0, make_table(2 * N_DEVICES), N_DEVICES, at_once=1)
     registered, updates = wire.of("enrolments"), wire.of("update")
     assert len(registered) == len(updates) == N_DEVICES
     members = [bytes.fromhex(one.key or "") for one in registered]
     tokens = [bytes.fromhex((one.token or "").split()[0]) for one in updates]
-    names = [name_of_pseudonym(pseudonym_of(token)) for token in tokens]
+    names = [hash_pseudonym(read_pseudonym(token)) for token in tokens]
     commitments = [bytes.fromhex(json.loads(one.body)["commitment"]) for one in registered]
-    listed = from_cbor(first.get("members").content, Members)
+    listed = from_cbor(first.get("members").content, MemberList)
     assert listed.keys == tuple(sorted(members))
-    settled(f"sqlite:{home / 'coordinator.db'}", first)
+    wait_until_idle(f"sqlite:{home / 'coordinator.db'}", first)
     for by in (None, signal.SIGKILL):
         if by is not None:
-            check_said(first, by)
-        gone = {part for whole in (*tokens, *commitments) for part in (whole, whole[:48], whole.hex().encode(), whole[:48].hex().encode())}
+            check_output(first, by)
+        gone = {
+            part
+            for whole in (*tokens, *commitments)
+            for part in (whole, whole[:48], whole.hex().encode(), whole[:48].hex().encode())
+        }
         left = check_files(home, wire, gone, public=members)["coordinator.db"]
         check_order(left, list(zip(members, names, strict=True)))
-        check_order(left, [(hashlib.sha256(key).digest(), name) for key, name in zip(members, names, strict=True)])
+        check_order(
+            left,
+            [
+                (hashlib.sha256(key).digest(), name)
+                for key, name in zip(members, names, strict=True)
+            ],
+        )
 
 
 def digest(text: str) -> bytes:
@@ -329,7 +422,10 @@ def digest(text: str) -> bytes:
 
 
 def transactions(tables: bytes, value: bytes) -> set[int]:
-    """The transactions that wrote rows which begin with a number and these bytes: PostgreSQL has them 33 bytes before, dead or alive."""
+    """Return the transactions that wrote rows with a number and these bytes.
+
+    PostgreSQL has the transaction 33 bytes before, in dead and live rows.
+    """
     written, at = set(), tables.find(value)
     while at >= 0:
         if at >= 33 and tables[at - 1] == 2 * len(value) + 3:
@@ -338,8 +434,8 @@ def transactions(tables: bytes, value: bytes) -> set[int]:
     return written
 
 
-def linked(tables: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> int:
-    """How many keys are given away by the transaction that wrote both the key and its ticket, and no other ticket."""
+def count_linked(tables: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> int:
+    """Count keys that share a transaction with their ticket and with no other ticket."""
     tickets = {ticket: transactions(tables, ticket) for _, ticket in pairs}
     of_all = set.intersection(*tickets.values())
     owners = [transactions(tables, hashlib.sha256(key).digest()) - of_all for key, _ in pairs]
@@ -347,36 +443,56 @@ def linked(tables: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> int:
     return sum(found == [ticket] for found, (_, ticket) in zip(given, pairs, strict=True))
 
 
-def kept_by(server: Postgres, db: psycopg.Connection[Any], part: str) -> bytes:
-    """All files of a part of PostgreSQL's directory, but for the zeros at their ends."""
+def read_server_files(server: Postgres, db: psycopg.Connection[Any], part: str) -> bytes:
+    """Return all files of a part of PostgreSQL's directory, without zeros at their ends."""
     db.execute("CHECKPOINT")
     return b"".join(data.rstrip(b"\0") for data in on_disk(server.folder / "data" / part).values())
 
 
-def test_what_postgresql_keeps_in_its_files() -> None:
+def test_postgresql_files_contain_deleted_answers_until_vacuum() -> None:
     study, pairs = "7f" * 32, [(digest(f"key {i}"), digest(f"ticket {i}")) for i in range(200)]
     answers = [digest(f"answer {i}") * 4 for i in range(100)]
-    with postgres() as server, psycopg.connect(server.url, autocommit=True) as db, open_store(server.url) as store:
-        found = db.execute("SELECT oid FROM pg_database WHERE datname = current_database()").fetchone()
+    with (
+        postgres() as server,
+        psycopg.connect(server.url, autocommit=True) as db,
+        open_store(server.url) as store,
+    ):
+        found = db.execute(
+            "SELECT oid FROM pg_database WHERE datname = current_database()"
+        ).fetchone()
         assert found is not None
         tables = f"base/{found[0]}"
-        store.publish(Hosted(study, b"a manifest", 0, 1))
+        store.publish(StudyRecord(study, b"a manifest", 0, 1))
         for key, ticket in pairs:
-            store.enrol(study, key, None, ticket, None)
-        taken = [Incoming("", answer, digest(f"name {i}"), digest(f"bytes {i}")) for i, answer in enumerate(answers)]
+            store.enrol(study, NewEnrolment(key, ticket=ticket))
+        taken = [
+            Submission("", answer, digest(f"name {i}"), digest(f"bytes {i}"))
+            for i, answer in enumerate(answers)
+        ]
         store.accept(study, taken, 10**15)
-        term, held = store.lease(study, "a", 0, 10), store.load(study, 0, 1_000).held
-        assert term is not None and store.save(study, term, Folded(b"state", tuple(one.number for one in held[:90])))
+        term, held = store.lease(study, "a", 0, 10), store.load(study, 0, 1_000).inputs
+        assert term is not None and store.save(
+            study, term, StepResult(b"state", tuple(one.number for one in held[:90]))
+        )
         store.tidy(0)
-        # Answers that were folded in, and which ticket came with which key: no query finds them, but the files have them.
-        left = kept_by(server, db, tables)
-        assert store.totals(study).waiting == 10 and sum(answer in left for answer in answers[:90]) > 45 and linked(left, pairs) > 50
+        # Answers that were folded in, and which ticket came with which key: no query finds them,
+        # but the files have them.
+        left = read_server_files(server, db, tables)
+        assert (
+            store.count_totals(study).waiting == 10
+            and sum(answer in left for answer in answers[:90]) > 45
+            and count_linked(left, pairs) > 50
+        )
         db.execute("VACUUM FULL held, ticket, enrolment")
-        left = kept_by(server, db, tables)
-        assert not any(answer in left for answer in answers[:90]) and linked(left, pairs) == 0
-        # The write-ahead log has all of it, but for what the end of a page cuts in two. Its files are used again, unless told not to.
-        left = kept_by(server, db, "pg_wal")
-        assert sum(answer in left for answer in answers) > 80 and sum(ticket in left for _, ticket in pairs) > 180
+        left = read_server_files(server, db, tables)
+        assert not any(answer in left for answer in answers[:90]) and count_linked(left, pairs) == 0
+        # The write-ahead log has all of it, but for what the end of a page cuts in two. Its files
+        # are used again, unless told not to.
+        left = read_server_files(server, db, "pg_wal")
+        assert (
+            sum(answer in left for answer in answers) > 80
+            and sum(ticket in left for _, ticket in pairs) > 180
+        )
         db.execute("ALTER SYSTEM SET wal_recycle = off")
         db.execute("ALTER SYSTEM SET min_wal_size = '32MB'")
         db.execute("SELECT pg_reload_conf()")
@@ -384,12 +500,17 @@ def test_what_postgresql_keeps_in_its_files() -> None:
             db.execute(f"CREATE TABLE later_{i} (i INT)".encode())
             db.execute("SELECT pg_switch_wal()")
             db.execute("CHECKPOINT")
-        left = kept_by(server, db, "pg_wal")
-        assert not any(answer in left for answer in answers) and not any(ticket in left for _, ticket in pairs)
+        left = read_server_files(server, db, "pg_wal")
+        assert not any(answer in left for answer in answers) and not any(
+            ticket in left for _, ticket in pairs
+        )
 
 
-def merged(models: ModelStore, study: str) -> tuple[list[bytes], list[bytes]]:
-    """Sixty updates, half of them replacing an instance of five and half blended in; and what each has made of its instance."""
+def merge_updates(models: InstanceStore, study: str) -> tuple[list[bytes], list[bytes]]:
+    """Merge sixty updates into five instances, half by replacing, half by blending.
+
+    Return the updates and the instance after each.
+    """
     rng = np.random.default_rng(0)
     updates = [rng.integers(-(10**6), 10**6, 40).astype("<i4").tobytes() for _ in range(60)]
     models.create(study, np.zeros((5, 40), np.int32))
@@ -400,31 +521,34 @@ def merged(models: ModelStore, study: str) -> tuple[list[bytes], list[bytes]]:
     return updates, versions
 
 
-def test_what_postgresql_keeps_of_instances(postgres_server: Postgres) -> None:
+def test_postgresql_files_contain_old_instances_until_vacuum(postgres_server: Postgres) -> None:
     url = postgres_server.new_database()
-    with psycopg.connect(url, autocommit=True) as db, open_models(None, url) as models:
-        _, versions = merged(models, digest("a study").hex())
+    with psycopg.connect(url, autocommit=True) as db, open_instance_store(None, url) as models:
+        _, versions = merge_updates(models, digest("a study").hex())
         assert models.scrub(PATIENCE) == "begun"
-        # Earlier versions give up their places, and some are there until others take them; the log has them, but for the ends of pages.
-        left = kept_by(postgres_server, db, "base")
-        assert sum(version in left for version in versions[:55]) > 5 and all(version in left for version in versions[55:])
+        # Earlier versions give up their places, and some are there until others take them; the log
+        # has them, but for the ends of pages.
+        left = read_server_files(postgres_server, db, "base")
+        assert sum(version in left for version in versions[:55]) > 5 and all(
+            version in left for version in versions[55:]
+        )
         db.execute("VACUUM FULL ddml_instance")
-        left = kept_by(postgres_server, db, "base")
+        left = read_server_files(postgres_server, db, "base")
         assert [version in left for version in versions] == [False] * 55 + [True] * 5
-        left = kept_by(postgres_server, db, "pg_wal")
+        left = read_server_files(postgres_server, db, "pg_wal")
         assert sum(version in left for version in versions) > 45
 
 
-def test_what_postgresql_logs(postgres_server: Postgres) -> None:
+def test_postgresql_logs_values_only_with_log_statement(postgres_server: Postgres) -> None:
     url, study = postgres_server.new_database(), "7f" * 32
 
-    def logged(options: str, words: str) -> list[bool]:
+    def find_logged(options: str, words: str) -> list[bool]:
         """Which values of an enrolment and an answer are in the server's log."""
         key, ticket, answer, name = (digest(f"{words} {i}") for i in range(4))
         with open_store(url + options) as store:
-            store.publish(Hosted(study, b"a manifest", 0, 1))
-            store.enrol(study, key, None, ticket, None)
-            store.accept(study, [Incoming("", answer, name, digest(words))], 10**15)
+            store.publish(StudyRecord(study, b"a manifest", 0, 1))
+            store.enrol(study, NewEnrolment(key, ticket=ticket))
+            store.accept(study, [Submission("", answer, name, digest(words))], 10**15)
         with psycopg.connect(url, autocommit=True) as db:
             with suppress(psycopg.errors.DivisionByZero):
                 db.execute("SELECT %s::bytea, 1 / 0", (answer,))
@@ -436,21 +560,27 @@ def test_what_postgresql_logs(postgres_server: Postgres) -> None:
             time.sleep(0.01)
         log = "".join(postgres_server.log)
         assert words in log and "SELECT $1::bytea, 1 / 0" in log
-        return [value.hex() in log for value in (hashlib.sha256(key).digest(), ticket, answer, name)]
+        return [
+            value.hex() in log for value in (hashlib.sha256(key).digest(), ticket, answer, name)
+        ]
 
-    assert logged("", "as it is installed") == [False] * 4
-    assert logged("%20-clog_statement%3Dall", "with all statements") == [True] * 4
+    assert find_logged("", "as it is installed") == [False] * 4
+    assert find_logged("%20-clog_statement%3Dall", "with all statements") == [True] * 4
 
 
-def test_what_redis_keeps_in_its_file(redis_server: Redis) -> None:
+def test_redis_file_contains_updates_until_scrub(redis_server: Redis) -> None:
     study = digest("a study").hex()
-    with open_models(redis_server.url, "sqlite:none") as models:
-        updates, versions = merged(models, study)
+    with open_instance_store(redis_server.url, "sqlite:none") as models:
+        updates, versions = merge_updates(models, study)
         before = b"".join(on_disk(redis_server.folder).values())
         assert models.scrub(PATIENCE) == "done"
         after = b"".join(on_disk(redis_server.folder).values())
-    # Every version, and so every update: as it came where it replaces an instance, as a difference where it is blended in.
-    assert all(version in before for version in versions) and [update in before for update in updates] == [True] * 30 + [False] * 30
+    # Every version, and so every update: as it came where it replaces an instance, as a difference
+    # where it is blended in.
+    assert (
+        all(version in before for version in versions)
+        and [update in before for update in updates] == [True] * 30 + [False] * 30
+    )
     # A rewritten file has the instances of the moment.
     assert [version in after for version in versions] == [False] * 55 + [True] * 5
     assert study not in "".join(redis_server.log)

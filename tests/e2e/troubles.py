@@ -1,4 +1,4 @@
-"""What goes wrong around processes: a disk without room, and a way to a coordinator on which answers are lost."""
+"""Faults around processes: a full disk, and a proxy that loses responses."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from threading import Thread
 
 import pytest
 
-from e2e.children import PATIENCE
+from tests.e2e.children import PATIENCE
 
 _BYTES = 4096
 
 
 class SmallDisk:
-    """A file system of its own over a directory."""
+    """A small file system mounted on a directory."""
 
     def __init__(self, folder: Path) -> None:
         self._filler = folder / "filler"
 
     @contextmanager
-    def filled(self, but: int = 0) -> Iterator[None]:
-        """Use up its room for a while, but for some bytes."""
+    def fill(self, but: int = 0) -> Iterator[None]:
+        """Fill the file system for a while, except for some bytes."""
         with self._filler.open("wb", buffering=0) as filler:
             with suppress(OSError):
                 while filler.write(bytes(_BYTES)):
@@ -38,10 +38,14 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(folder: Path, n_bytes: int) -> Iterator[SmallDisk]:
-    """Mount one over a directory, where this process may; else the test is skipped."""
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={n_bytes}", "tmpfs", folder], capture_output=True, text=True)
-    if made.returncode != 0:
-        pytest.skip(f"no file system can be mounted here: {made.stderr.strip()}")
+    """Mount a small file system on a directory; skip the test if that is not allowed."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={n_bytes}", "tmpfs", folder],
+        capture_output=True,
+        text=True,
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
     try:
         yield SmallDisk(folder)
     finally:
@@ -50,22 +54,20 @@ def small_disk(folder: Path, n_bytes: int) -> Iterator[SmallDisk]:
 
 @contextmanager
 def small_files(pid: int, n_bytes: int) -> Iterator[None]:
-    """Let a process write no file beyond a size for a while."""
+    """Limit the size of files that a process can write, for a while."""
     infinite = resource.RLIM_INFINITY
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (n_bytes, infinite))
     yield
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (infinite, infinite))
 
 
-class Passage:
-    """A port that carries bytes to another one and back; of every fourth connection the way back is dead, and stays open.
+class LossyProxy:
+    """A TCP proxy that drops all responses of every fourth connection and leaves it open.
 
     Parameters
     ----------
-    port
-        Where everything goes.
     stack
-        At its end all connections are closed.
+        Closes all connections at its end.
     """
 
     def __init__(self, port: int, stack: ExitStack) -> None:
@@ -82,7 +84,9 @@ class Passage:
         with suppress(OSError):
             for n in count(1):
                 near = self._stack.enter_context(self._listener.accept()[0])
-                far = self._stack.enter_context(socket.create_connection(("127.0.0.1", self._port), PATIENCE))
+                far = self._stack.enter_context(
+                    socket.create_connection(("127.0.0.1", self._port), PATIENCE)
+                )
                 back = self._lose if n % 4 == 0 else self._carry
                 Thread(target=self._carry, args=(near, far), daemon=True).start()
                 Thread(target=back, args=(far, near), daemon=True).start()
@@ -94,7 +98,7 @@ class Passage:
             target.shutdown(socket.SHUT_WR)
 
     def _lose(self, source: socket.socket, _target: socket.socket) -> None:
-        """Take the answer, which says that the request was done, and give it to nobody."""
+        """Read the response and drop it; note its status line."""
         with suppress(OSError):
             while data := source.recv(_BYTES):
                 self.unanswered.append(data.split(b"\r\n")[0].decode("latin-1"))

@@ -1,4 +1,7 @@
-"""The ledger file against a model of a few lines: any order of steps, two processes, a moving clock, changing limits."""
+"""The ledger file against a short model.
+
+The rules are any order of steps, two processes, a moving clock and changing limits.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from shoal.clock import ManualClock
 from shoal.errors import BudgetError, LocalProtocolError
-from shoal.participant.ledger_file import LedgerFile, Reserved
+from shoal.participant.ledger_file import LedgerFile, ReservedRelease
 from shoal.privacy.events import Event, Relation, Scope, Unit
-from shoal.privacy.limits import Limit, Period
-from shoal.privacy.records import State
+from shoal.privacy.ledger.limits import Limit, Period
+from shoal.privacy.ledger.records import ReleaseState
 
 UNITS = st.sampled_from([Unit.PERSON, Unit.RECORD])
 RELATIONS = st.sampled_from(list(Relation))
@@ -30,11 +33,11 @@ GRAIN = 10**12
 
 @dataclass
 class Model:
-    """One release, as plainly as it can be said; cost in tenths."""
+    """One release of the model; its cost is in tenths."""
 
     event: Event
     source: str
-    state: State = State.RESERVED
+    state: ReleaseState = ReleaseState.RESERVED
     payload: bytes = b""
     spent_at: datetime | None = None
 
@@ -48,12 +51,14 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        # In memory where there is such a place: it is the order of steps that is tested here, not the disk.
+        # In memory if the machine has /dev/shm: this tests the order of steps, not the disk.
         self.folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
         self.clock = ManualClock()
         self.handles = [LedgerFile(self.folder / "ledger.db", self.clock) for _ in range(2)]
         self.model: dict[str, Model] = {}
-        self.limits: dict[Any, Limit] = {usage.limit.key: usage.limit for usage in self.handles[0].limits()}
+        self.limits: dict[Any, Limit] = {
+            usage.limit.key: usage.limit for usage in self.handles[0].limits()
+        }
         self.heads: list[str] = []
         self.turn = 0
         self.latest, self.n_records = self.clock.now(), 0
@@ -65,15 +70,19 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @property
     def ledger(self) -> LedgerFile:
-        """Each step is taken by the other process."""
+        """The ledger of the process that takes this step; the two processes alternate."""
         self.turn ^= 1
         return self.handles[self.turn]
 
     def allows(self, event: Event, source: str, with_held: bool) -> bool:
-        """What the limits say, counted in tenths straight from their definition."""
+        """Return whether the limits allow an event, counted in tenths by their definition."""
         is_bounded = False
         for limit in self.limits.values():
-            if limit.unit != event.scope.unit or limit.source not in (None, source) or limit.feature not in (None, *event.reads):
+            if (
+                limit.unit != event.scope.unit
+                or limit.source not in (None, source)
+                or limit.feature not in (None, *event.reads)
+            ):
                 continue
             is_bounded |= limit.grains is not None and limit.feature is None
             since = limit.period.start(self.clock.now())
@@ -83,7 +92,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 if item.event.scope.unit == limit.unit
                 and limit.source in (None, item.source)
                 and limit.feature in (None, *item.event.reads)
-                and item.state is not State.VOIDED
+                and item.state is not ReleaseState.VOIDED
                 and (with_held if item.spent_at is None else item.spent_at >= since)
             ]
             if limit.releases is not None and len(counted) + 1 > limit.releases:
@@ -93,25 +102,43 @@ class LedgerMachine(RuleBasedStateMachine):
             relations = {item.event.scope.relation for item in counted} | {event.scope.relation}
             if limit.relation is Relation.ADD_REMOVE and Relation.REPLACE in relations:
                 return False
-            total = sum(item.tenths * (2 if item.event.scope.relation is not limit.relation else 1) for item in counted)
-            total += round(10 * event.epsilon) * (2 if event.scope.relation is not limit.relation else 1)
+            total = sum(
+                item.tenths * (2 if item.event.scope.relation is not limit.relation else 1)
+                for item in counted
+            )
+            total += round(10 * event.epsilon) * (
+                2 if event.scope.relation is not limit.relation else 1
+            )
             if total * GRAIN > 10 * limit.grains:
                 return False
         return is_bounded
 
-    @rule(target=questions, unit=UNITS, relation=RELATIONS, source=SOURCES, feature=FEATURES, cost=COSTS)
-    def reserve(self, unit: Unit, relation: Relation, source: str, feature: str, cost: float) -> str:
+    @rule(
+        target=questions,
+        unit=UNITS,
+        relation=RELATIONS,
+        source=SOURCES,
+        feature=FEATURES,
+        cost=COSTS,
+    )
+    def reserve(
+        self, unit: Unit, relation: Relation, source: str, feature: str, cost: float
+    ) -> str:
         question = f"q{len(self.model)}"
         event = Event("test", {}, Scope(unit, relation, "everyone"), cost, reads=(feature,))
         is_allowed = self.allows(event, source, with_held=True)
-        assert is_allowed is (self.ledger.left(event, source) >= round(cost * 10) * GRAIN // 10)
+        assert is_allowed is (
+            self.ledger.compute_remaining(event, source) >= round(cost * 10) * GRAIN // 10
+        )
         try:
-            asked = self.ledger.reserve("d1", question, event, source=source, recipient="x", title="y")
+            asked = self.ledger.reserve(
+                "d1", question, event, source=source, recipient="x", title="y"
+            )
         except BudgetError:
             assert not is_allowed
             return "never reserved"
         assert is_allowed
-        assert isinstance(asked, Reserved)
+        assert isinstance(asked, ReservedRelease)
         self.model[question] = Model(event, source)
         return question
 
@@ -121,12 +148,14 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         item = self.model[question]
         try:
-            asked = self.ledger.reserve("d1", question, item.event, source=item.source, recipient="x", title="y")
+            asked = self.ledger.reserve(
+                "d1", question, item.event, source=item.source, recipient="x", title="y"
+            )
         except BudgetError:
-            assert item.state is State.VOIDED
+            assert item.state is ReleaseState.VOIDED
             return
-        assert isinstance(asked, Reserved) is (item.state is State.RESERVED)
-        if not isinstance(asked, Reserved):
+        assert isinstance(asked, ReservedRelease) is (item.state is ReleaseState.RESERVED)
+        if not isinstance(asked, ReservedRelease):
             assert asked.payload == item.payload
 
     @rule(question=questions, payload=st.binary(max_size=40))
@@ -135,11 +164,15 @@ class LedgerMachine(RuleBasedStateMachine):
         try:
             self.ledger.store("d1", question, payload)
         except LocalProtocolError:
-            assert item is None or item.state is State.VOIDED or (item.state is not State.RESERVED and payload != item.payload)
+            assert (
+                item is None
+                or item.state is ReleaseState.VOIDED
+                or (item.state is not ReleaseState.RESERVED and payload != item.payload)
+            )
             return
         assert item is not None
-        if item.state is State.RESERVED:
-            item.state, item.payload = State.STORED, payload
+        if item.state is ReleaseState.RESERVED:
+            item.state, item.payload = ReleaseState.STORED, payload
         assert item.payload == payload
 
     @rule(question=questions)
@@ -148,16 +181,18 @@ class LedgerMachine(RuleBasedStateMachine):
         try:
             payload = self.ledger.mark_sending("d1", question)
         except LocalProtocolError:
-            assert item is None or item.state is State.RESERVED
+            assert item is None or item.state is ReleaseState.RESERVED
             return
         except BudgetError:
             assert item is not None
-            assert item.state is State.VOIDED or not self.allows(item.event, item.source, with_held=False)
+            assert item.state is ReleaseState.VOIDED or not self.allows(
+                item.event, item.source, with_held=False
+            )
             return
         assert item is not None
-        if item.state is State.STORED:
+        if item.state is ReleaseState.STORED:
             assert self.allows(item.event, item.source, with_held=False)
-            item.state, item.spent_at = State.SENDING, max(self.latest, self.clock.now())
+            item.state, item.spent_at = ReleaseState.SENDING, max(self.latest, self.clock.now())
         assert payload == item.payload
 
     @rule(question=questions)
@@ -166,10 +201,10 @@ class LedgerMachine(RuleBasedStateMachine):
         try:
             self.ledger.mark_sent("d1", question)
         except LocalProtocolError:
-            assert item is None or item.state not in (State.SENDING, State.SENT)
+            assert item is None or item.state not in (ReleaseState.SENDING, ReleaseState.SENT)
             return
         assert item is not None
-        item.state = State.SENT
+        item.state = ReleaseState.SENT
 
     @rule(question=questions)
     def void(self, question: str) -> None:
@@ -177,10 +212,10 @@ class LedgerMachine(RuleBasedStateMachine):
         try:
             self.ledger.void("d1", question)
         except LocalProtocolError:
-            assert item is None or item.state in (State.SENDING, State.SENT)
+            assert item is None or item.state in (ReleaseState.SENDING, ReleaseState.SENT)
             return
         assert item is not None
-        item.state, item.spent_at = State.VOIDED, None
+        item.state, item.spent_at = ReleaseState.VOIDED, None
 
     @rule(
         unit=UNITS,
@@ -201,43 +236,57 @@ class LedgerMachine(RuleBasedStateMachine):
         tenths: int | None,
         releases: int | None,
     ) -> None:
-        limit = Limit(unit, None if tenths is None else tenths * GRAIN // 10, relation, period, source, feature, releases)
+        limit = Limit(
+            unit,
+            None if tenths is None else tenths * GRAIN // 10,
+            relation,
+            period,
+            source,
+            feature,
+            releases,
+        )
         self.ledger.set_limit(limit)
         self.limits.pop(limit.key, None)
         if tenths is not None or releases is not None:
             self.limits[limit.key] = limit
 
     @rule(days=st.sampled_from([-40, 1, 40, 400]))
-    def time_passes(self, days: int) -> None:
+    def advance_clock(self, days: int) -> None:
         self.clock.advance(days * 86400)
 
     @rule(which=st.integers(0, 1))
     def restart(self, which: int) -> None:
-        self.heads.append(str(self.handles[which].head()))
+        self.heads.append(str(self.handles[which].read_head()))
         self.handles[which].close()
         self.handles[which] = LedgerFile(self.folder / "ledger.db", self.clock)
 
     @initialize()
-    def note_the_head(self) -> None:
-        self.heads.append(str(self.ledger.head()))
+    def record_head(self) -> None:
+        self.heads.append(str(self.ledger.read_head()))
 
     @invariant()
-    def the_file_says_what_the_model_says(self) -> None:
+    def file_equals_model(self) -> None:
         ledger = self.ledger
-        if ledger.head().seq > self.n_records:
-            self.latest, self.n_records = max(self.latest, self.clock.now()), ledger.head().seq
+        if ledger.read_head().seq > self.n_records:
+            self.latest, self.n_records = max(self.latest, self.clock.now()), ledger.read_head().seq
         assert {e.release.question: (e.state, e.spent_at) for e in ledger.entries()} == {
             q: (i.state, i.spent_at) for q, i in self.model.items()
         }
-        counted = [item for item in self.model.values() if item.state is not State.VOIDED]
-        groups = {(item.source, item.event.scope.unit, item.event.scope.relation) for item in counted}
-        totals = {(total.source, total.unit, total.relation): (total.spent, total.held) for total in ledger.totals()}
+        counted = [item for item in self.model.values() if item.state is not ReleaseState.VOIDED]
+        groups = {
+            (item.source, item.event.scope.unit, item.event.scope.relation) for item in counted
+        }
+        totals = {
+            (total.source, total.unit, total.relation): (total.spent, total.held)
+            for total in ledger.totals()
+        }
         assert totals == {
             group: tuple(
                 sum(
                     item.tenths * GRAIN // 10
                     for item in counted
-                    if (item.source, item.event.scope.unit, item.event.scope.relation) == group and (item.spent_at is not None) is is_spent
+                    if (item.source, item.event.scope.unit, item.event.scope.relation) == group
+                    and (item.spent_at is not None) is is_spent
                 )
                 for is_spent in (True, False)
             )
@@ -246,7 +295,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert {usage.limit.key: usage.limit for usage in ledger.limits()} == self.limits
 
     @invariant()
-    def every_head_ever_seen_is_still_there(self) -> None:
+    def every_recorded_head_still_exists(self) -> None:
         for head in self.heads:
             self.handles[0].verify(head)
 

@@ -1,4 +1,4 @@
-"""Every message has one encoding, and no bytes do more harm than a RemoteProtocolError."""
+"""Every message has one encoding, and any other bytes raise RemoteProtocolError."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from pydantic import Field
 
-from hostile import hostile
 from shoal.errors import RemoteProtocolError
 from shoal.messages.base import Array, Message, Record, Registry
 from shoal.messages.codec import MAX_INT, MIN_INT, decode, dumps, encode, loads, to_json
+from tests.support.hostile import hostile
 
 STUDY = bytes(range(32))
 
@@ -44,9 +44,13 @@ scalars = (
 )
 keys = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 plain = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=4).map(tuple) | st.dictionaries(keys, inner, max_size=4), max_leaves=20
+    scalars,
+    lambda inner: st.lists(inner, max_size=4).map(tuple) | st.dictionaries(keys, inner, max_size=4),
+    max_leaves=20,
 )
-vectors = arrays.arrays(st.sampled_from([np.int8, np.uint16, np.int32, np.uint64]), st.integers(0, 20)).map(Array.of)
+vectors = arrays.arrays(
+    st.sampled_from([np.int8, np.uint16, np.int32, np.uint64]), st.integers(0, 20)
+).map(Array.from_values)
 parts = st.builds(Part, name=keys, share=st.floats(allow_nan=False, allow_infinity=False))
 things = st.builds(
     Thing,
@@ -58,8 +62,8 @@ things = st.builds(
 )
 
 
-def survives(data: bytes) -> None:
-    """Either a message with exactly this encoding, or the sender's error."""
+def check_parse(data: bytes) -> None:
+    """Check that bytes are the encoding of a message, or raise the sender's error."""
     try:
         message = decode(data, THINGS, STUDY)
     except RemoteProtocolError as error:
@@ -69,14 +73,14 @@ def survives(data: bytes) -> None:
 
 
 @given(plain)
-def test_plain_data_comes_back(value: object) -> None:
+def test_plain_data_round_trips(value: object) -> None:
     again = loads(dumps(value))
     assert again == value
     assert dumps(again) == dumps(value)
 
 
 @given(things)
-def test_a_message_comes_back_and_can_be_read(message: Thing) -> None:
+def test_message_round_trips_and_prints(message: Thing) -> None:
     data = encode(message)
     assert decode(data, THINGS, STUDY) == message
     assert json.loads(to_json(message))["study"] == STUDY.hex()
@@ -88,8 +92,8 @@ def test_a_message_comes_back_and_can_be_read(message: Thing) -> None:
 @example(bytes.fromhex("c0f6"))
 @example(bytes.fromhex("9b7fffffffffffffff"))
 @example(bytes.fromhex("d9010280"))
-def test_any_bytes_are_survived(data: bytes) -> None:
-    survives(data)
+def test_parser_handles_any_bytes(data: bytes) -> None:
+    check_parse(data)
     try:
         value = loads(data)
     except RemoteProtocolError:
@@ -99,7 +103,7 @@ def test_any_bytes_are_survived(data: bytes) -> None:
 
 @hostile(400)
 @given(things, st.data())
-def test_damaged_messages_are_survived(message: Thing, data: st.DataObject) -> None:
+def test_parser_handles_damaged_messages(message: Thing, data: st.DataObject) -> None:
     raw = bytearray(encode(message))
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(raw) - 1))
@@ -112,11 +116,14 @@ def test_damaged_messages_are_survived(message: Thing, data: st.DataObject) -> N
                 del raw[at : at + data.draw(st.integers(1, 4))]
         if not raw:
             break
-    survives(bytes(raw))
+    check_parse(bytes(raw))
 
 
 @hostile(300)
-@given(st.fixed_dictionaries({}, optional=dict.fromkeys(("type", "version", "study", "body"), plain)), plain)
-def test_envelopes_of_any_shape_are_survived(envelope: dict[str, object], body: object) -> None:
-    survives(dumps(envelope))
-    survives(dumps({"type": "test.thing", "version": 1, "study": STUDY, "body": body}))
+@given(
+    st.fixed_dictionaries({}, optional=dict.fromkeys(("type", "version", "study", "body"), plain)),
+    plain,
+)
+def test_parser_handles_envelopes_of_any_shape(envelope: dict[str, object], body: object) -> None:
+    check_parse(dumps(envelope))
+    check_parse(dumps({"type": "test.thing", "version": 1, "study": STUDY, "body": body}))

@@ -1,4 +1,7 @@
-"""The projection of any small tree's counts: against exact arithmetic over all choices of leaves at zero, and against another method."""
+"""The projection of the counts of any small tree.
+
+It is compared with exact arithmetic over all choices of leaves at zero, and with another method.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostile import hostile
+from shoal.protocols.pfds.paper.synthesis import project_counts
 from shoal.protocols.pfds.params import Ints
-from shoal.protocols.pfds.projection import project
+from tests.support.hostile import hostile
 
 Case = tuple[list[Ints], list[Any], list[float]]
 Rationals = npt.NDArray[np.object_]
@@ -25,11 +28,16 @@ real = st.floats(-100, 100)
 
 @st.composite
 def cases(draw: st.DrawFn, most: int) -> Case:
-    """Two to four levels, each node above with a child at least; children in any order; counts whole or not."""
+    """Generate two to four levels; each inner node has at least one child.
+
+    Children are in any order; counts are whole or not.
+    """
     sizes = sorted(draw(st.lists(st.integers(1, most), min_size=1, max_size=3)))
     parents = [np.zeros(1, np.int64)]
     for above, size in zip([1, *sizes], sizes, strict=False):
-        others = draw(st.lists(st.integers(0, above - 1), min_size=size - above, max_size=size - above))
+        others = draw(
+            st.lists(st.integers(0, above - 1), min_size=size - above, max_size=size - above)
+        )
         parents.append(np.array(draw(st.permutations([*range(above), *others])), np.int64))
     number = draw(st.sampled_from([whole, real]))
     counts = [np.array(draw(st.lists(number, min_size=len(p), max_size=len(p)))) for p in parents]
@@ -37,8 +45,8 @@ def cases(draw: st.DrawFn, most: int) -> Case:
     return parents, counts, weights
 
 
-def below(parents: list[Ints]) -> list[Ints]:
-    """Of each level, a row for each node with a one for each leaf below it."""
+def list_leaf_rows(parents: list[Ints]) -> list[Ints]:
+    """Return for each level a row for each node, with a one for each leaf below it."""
     found = [np.eye(len(parents[-1]), dtype=np.int64)]
     for level in parents[:0:-1]:
         above = np.zeros((level.max() + 1, len(parents[-1])), np.int64)
@@ -47,8 +55,8 @@ def below(parents: list[Ints]) -> list[Ints]:
     return found[::-1]
 
 
-def solved(matrix: Rationals, right: Rationals) -> Rationals:
-    """Of equations with a positive definite matrix, by elimination."""
+def solve(matrix: Rationals, right: Rationals) -> Rationals:
+    """Return the solution of equations with a positive definite matrix, by elimination."""
     rows = np.column_stack([matrix, right])
     for i in range(len(rows)):
         rows[i] = rows[i] / rows[i, i]
@@ -58,17 +66,23 @@ def solved(matrix: Rationals, right: Rationals) -> Rationals:
     return rows[:, -1]
 
 
-def optimum(case: Case) -> list[float]:
-    """The leaves, in rationals: of all choices of leaves at zero the one where no other is negative and no row more in them helps."""
+def compute_optimum(case: Case) -> list[float]:
+    """Return the optimal leaves in rationals.
+
+    Of all choices of leaves at zero, it is the one without other negative leaves and in which no
+    further row in them helps.
+    """
     parents, counts, weights = case
     n = len(parents[-1])
     squares, linear = np.full((n, n), Fraction(0)), np.full(n, Fraction(0))
-    for ones, count, weight in zip(below(parents), counts, weights, strict=True):
+    for ones, count, weight in zip(list_leaf_rows(parents), counts, weights, strict=True):
         squares = squares + Fraction(weight) * (ones.T @ ones)
-        linear = linear + Fraction(weight) * (ones.T @ np.array([Fraction(c) for c in count.tolist()]))
+        linear = linear + Fraction(weight) * (
+            ones.T @ np.array([Fraction(c) for c in count.tolist()])
+        )
     for choice in product([True, False], repeat=n):
         free, leaves = np.array(choice), np.full(n, Fraction(0))
-        leaves[free] = solved(squares[np.ix_(free, free)], linear[free])
+        leaves[free] = solve(squares[np.ix_(free, free)], linear[free])
         if min(leaves) >= 0 and min(squares @ leaves - linear) >= 0:
             return [float(one) for one in leaves]
     raise AssertionError("a convex problem has an optimum")
@@ -76,28 +90,30 @@ def optimum(case: Case) -> list[float]:
 
 @hostile(100)
 @given(cases(5))
-def test_the_optimum_is_that_of_exact_arithmetic(case: Case) -> None:
-    assert project(*case)[-1] == pytest.approx(optimum(case), abs=1e-11)
+def test_projection_equals_optimum_of_exact_arithmetic(case: Case) -> None:
+    assert project_counts(*case)[-1] == pytest.approx(compute_optimum(case), abs=1e-11)
 
 
 @hostile(150)
 @given(cases(40))
-def test_another_method_finds_the_same(case: Case) -> None:
+def test_projection_equals_result_of_another_method(case: Case) -> None:
     optimize = pytest.importorskip("scipy.optimize", reason="SciPy is not installed")
     parents, counts, weights = case
     each = np.sqrt(np.repeat(weights, list(map(len, counts))))
-    theirs, _ = optimize.nnls(each[:, np.newaxis] * np.concatenate(below(parents)), each * np.concatenate(counts))
-    assert project(*case)[-1] == pytest.approx(theirs, abs=1e-8)
+    theirs, _ = optimize.nnls(
+        each[:, np.newaxis] * np.concatenate(list_leaf_rows(parents)), each * np.concatenate(counts)
+    )
+    assert project_counts(*case)[-1] == pytest.approx(theirs, abs=1e-8)
 
 
 @hostile(150)
 @given(cases(40))
-def test_the_result_is_consistent_and_projected_onto_itself(case: Case) -> None:
+def test_projection_is_consistent_and_idempotent(case: Case) -> None:
     parents, counts, weights = case
-    found = project(*case)
+    found = project_counts(*case)
     assert [x.shape for x in found] == [c.shape for c in counts]
     assert all(x.min() >= 0 and x.dtype == np.float64 for x in found)
-    for p, above, below in zip(parents[1:], found, found[1:], strict=False):
-        assert above == pytest.approx(np.bincount(p, below), abs=1e-9)
-    for again, x in zip(project(parents, found, weights), found, strict=True):
+    for p, above, list_leaf_rows in zip(parents[1:], found, found[1:], strict=False):
+        assert above == pytest.approx(np.bincount(p, list_leaf_rows), abs=1e-9)
+    for again, x in zip(project_counts(parents, found, weights), found, strict=True):
         assert again == pytest.approx(x, abs=1e-8)

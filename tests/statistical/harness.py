@@ -1,9 +1,12 @@
-"""Tests of distributions that say how often they fail by chance, and that are shown to catch a mutant.
+"""Statistical tests that declare a false-positive rate and must reject a mutant.
 
-Each statistical test is marked ``@statistical(alpha=...)``, its false-positive rate; the rates of the whole suite add up to at
-most `BUDGET` a run (kept by the ``conftest`` beside this file). Seeds are fixed, or fresh with ``SHOAL_FRESH_SEEDS=1``; the seed of a
-failing test is printed. A test compares what it draws with the law by one of the checkers below, at its alpha, and then shows
-with `catches` that a mutant (half the noise, swapped chances, a reused draw) does not pass the same check.
+Each statistical test is marked ``@statistical(alpha=...)``, its false-positive rate. The rates of
+the whole suite add up to at most `BUDGET` a run; ``tests/conftest.py`` checks this. Seeds are
+fixed, or fresh with ``SHOAL_FRESH_SEEDS=1``; the seed of a failing test is printed.
+
+A test compares its draws with the distribution by one of the checks below, at its alpha. Then it
+shows with `catches` that a mutant (half the noise, swapped chances, a reused draw) does not pass
+the same check.
 """
 
 from __future__ import annotations
@@ -23,50 +26,62 @@ def statistical(alpha: float) -> pytest.MarkDecorator:
     return pytest.mark.statistical(alpha=alpha)
 
 
-def fits(observed: npt.ArrayLike, chances: npt.ArrayLike, alpha: float, min_expected: float = 10.0) -> bool:
-    """Chi-square: whether counts of disjoint cells fit their chances; cells with few expected are merged, and the rest is a cell.
+def fits(
+    observed: npt.ArrayLike, chances: npt.ArrayLike, alpha: float, min_expected: float = 10.0
+) -> bool:
+    """Return whether counts of disjoint cells fit their chances, by the chi-square test.
 
-    ``chances`` may add up to less than 1: what is missing is the chance of all other outcomes, and ``observed`` has one more
-    entry then, their count.
+    Cells with few expected counts are merged. ``chances`` may add up to less than 1: the rest is
+    the chance of all other outcomes, and ``observed`` then has one more entry, their count.
     """
-    counts, law = np.asarray(observed, float), np.asarray(chances, float)
-    if counts.size == law.size + 1:
-        law = np.append(law, max(0.0, 1 - law.sum()))
+    counts, expected = np.asarray(observed, float), np.asarray(chances, float)
+    if counts.size == expected.size + 1:
+        expected = np.append(expected, max(0.0, 1 - expected.sum()))
     n = counts.sum()
-    order = np.argsort(law)
-    law, counts = law[order], counts[order]
-    # Every cell that is expected too seldom joins the first one; if that is still too small, it takes in the next.
-    n_small = int(np.searchsorted(law * n, min_expected))
-    while 0 < n_small < law.size and law[:n_small].sum() * n < min_expected:
+    order = np.argsort(expected)
+    expected, counts = expected[order], counts[order]
+    # Merge every cell with too few expected counts into the first; if that is still too small,
+    # merge the next one too.
+    n_small = int(np.searchsorted(expected * n, min_expected))
+    while 0 < n_small < expected.size and expected[:n_small].sum() * n < min_expected:
         n_small += 1
     if n_small:
-        law = np.concatenate([[law[:n_small].sum()], law[n_small:]])
+        expected = np.concatenate([[expected[:n_small].sum()], expected[n_small:]])
         counts = np.concatenate([[counts[:n_small].sum()], counts[n_small:]])
-    if law.size < 2:
+    if expected.size < 2:
         raise ValueError("fewer than two cells with enough expected counts: draw more")
-    statistic = ((counts - n * law) ** 2 / (n * law)).sum()
-    return bool(stats.chi2.sf(statistic, law.size - 1) >= alpha)
+    statistic = ((counts - n * expected) ** 2 / (n * expected)).sum()
+    return bool(stats.chi2.sf(statistic, expected.size - 1) >= alpha)
 
 
 def is_chance(successes: int, n: int, chance: float, alpha: float) -> bool:
-    """Whether a number of successes fits a chance, by the exact two-sided binomial test."""
+    """Return whether a number of successes fits a chance, by the exact binomial test.
+
+    The test is two-sided.
+    """
     return bool(stats.binomtest(int(successes), int(n), float(chance)).pvalue >= alpha)
 
 
 def is_mean(sample: npt.ArrayLike, mean: float, sd: float, alpha: float) -> bool:
-    """Whether a sample mean fits, by the normal law of means; for variables whose fourth moment is modest."""
+    """Return whether a sample mean fits, by the normal approximation.
+
+    It is for variables with a modest fourth moment.
+    """
     values = np.asarray(sample, float)
     z = abs(values.mean() - mean) / (sd / np.sqrt(values.size))
     return bool(2 * stats.norm.sf(z) >= alpha)
 
 
 def catches(check: Callable[[], bool], tries: int = 3) -> bool:
-    """Whether a check rejects a mutant every time; a sample size by the power calculation makes this all but certain."""
+    """Return whether a check rejects a mutant every time.
+
+    The sample sizes of the tests make this all but certain; each test gives its power calculation.
+    """
     return not any(check() for _ in range(tries))
 
 
 def tally(values: npt.ArrayLike, support: Sequence[int]) -> npt.NDArray[np.int64]:
-    """How often each value of the support occurs, and at the end how often anything else does."""
+    """Return how often each value of the support occurs, and last, how often any other does."""
     array = np.asarray(values).ravel()
     low, high = min(support), max(support)
     inside = (array >= low) & (array <= high)

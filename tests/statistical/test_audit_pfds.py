@@ -1,8 +1,10 @@
-"""Audits of whole studies of PFDS: an honest holder stays below its label and comes near it; one that cheats goes above.
+"""Audits of whole studies of PFDS.
 
-The bound's own alpha is that of the test. Sample sizes: in each half there are enough holders or studies that the bound reaches the share
-of the claim that is asserted with more than five standard deviations to spare. Data are looked at in 400 studies: enough to tell from a
-claim of 1 what nobody has paid for.
+The bound for an honest holder is close below its label; the bound for a holder that cheats is
+above. The bound's own alpha is that of the test. Sample sizes: in each half there are enough
+holders or studies that the bound reaches the asserted share of the claim with more than five
+standard deviations to spare. Data are observed in 400 studies: enough to distinguish a leak without
+a price from a claim of 1.
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ from dataclasses import replace
 import pytest
 
 from shoal.audit import pfds
-from shoal.audit.studies import audit_study, claim_of, judge, plan_of
-from shoal.privacy.accountant import sequential
-from statistical.harness import statistical
-from unit.audit.pfds_studies import (
+from shoal.audit.study import audit_study, compute_claim, evaluate_observations, make_audit_plan
+from shoal.privacy.accountant import compose_sequential
+from tests.statistical.harness import statistical
+from tests.unit.audit.pfds_studies import (
     STUDIES,
     BareLeaves,
     Eager,
@@ -31,16 +33,21 @@ ALPHA = 1e-9
 
 
 @pytest.fixture(autouse=True)
-def _less_data(monkeypatch):
-    monkeypatch.setattr(pfds, "DATA", 400)
+def _reduce_data_samples(monkeypatch):
+    monkeypatch.setattr(pfds, "DATA_SAMPLES", 400)
 
 
 @statistical(alpha=ALPHA)
 @pytest.mark.parametrize(
     ("name", "samples", "share"),
-    [("paper", 40_000, 0.4), ("local, three", 40_000, 0.5), ("sums", 40_000, 0.4), ("gaussian", 40_000, 0.4)],
+    [
+        ("paper", 40_000, 0.4),
+        ("local, three", 40_000, 0.5),
+        ("sums", 40_000, 0.4),
+        ("gaussian", 40_000, 0.4),
+    ],
 )
-def test_the_bound_is_near_an_honest_label_and_not_above_it(name, samples, share, entropy):
+def test_pfds_audit_bound_is_close_below_honest_label(name, samples, share, entropy):
     found = audit_study(STUDIES[name], samples, 1 - ALPHA, entropy)
     assert found.fault is None
     assert share * found.claim.epsilon < found.bound.epsilon <= found.claim.epsilon
@@ -52,23 +59,33 @@ def test_the_bound_is_near_an_honest_label_and_not_above_it(name, samples, share
         ("paper", BareLeaves, 8000, "the answer to leaves"),
         ("paper", HalfNoise, 40_000, "the answer to"),
         ("paper, numbers", Eager, 40_000, "the answer to split/"),
-        ("paper, thrifty", ReusedDraw, 1000, "how the counts of two levels differ"),
+        ("paper, thrifty", ReusedDraw, 1000, "the difference of the counts of two levels"),
         ("paper, thrifty", FromItsRows, 1000, "the data alone"),
-        ("local, three", HalfTables, 80_000, "all that was released"),
+        ("local, three", HalfTables, 80_000, "all releases"),
         ("sums", HalfShares, 40_000, "the answer to"),
-        ("gaussian", HalfShares, 40_000, "all that was released, as a zero-concentrated sum"),
+        ("gaussian", HalfShares, 40_000, "all releases, as a zero-concentrated sum"),
     ],
 )
-def test_a_holder_that_cheats_is_caught(name, peer, samples, seen_in, entropy):
+def test_pfds_audit_catches_cheating_holder(name, peer, samples, seen_in, entropy):
     found = audit_study(STUDIES[name], samples, 1 - ALPHA, entropy, peer)
     assert found.bound.epsilon > found.claim.epsilon
     assert found.seen_in.startswith(seen_in)
 
 
 @pytest.mark.parametrize("name", ["sums", "gaussian"])
-def test_shares_made_for_all_holders_go_above_the_label_itself(name, entropy):
-    """Not only above the price of a question: above what all sums together may tell."""
+def test_pfds_audit_of_shares_for_all_holders_exceeds_label(name, entropy):
+    """Check that the bound exceeds the label of all sums together, not only one price."""
     study = STUDIES[name]
-    seen = pfds.look(study, claim_of(study), sequential(plan_of(study).charges), 60_000, entropy, ForEveryone)
-    alone = replace(seen, looks=tuple(one for one in seen.looks if not one.is_part))
-    assert judge(alone, 1 - ALPHA, seen.charged).bound.epsilon > claim_of(study).epsilon
+    seen = pfds.observe_study(
+        study,
+        compute_claim(study),
+        compose_sequential(make_audit_plan(study).charges),
+        60_000,
+        entropy,
+        ForEveryone,
+    )
+    alone = replace(seen, observations=tuple(one for one in seen.observations if not one.is_part))
+    assert (
+        evaluate_observations(alone, 1 - ALPHA, seen.charge).bound.epsilon
+        > compute_claim(study).epsilon
+    )

@@ -1,26 +1,33 @@
-"""Uniform integers: no bias where a bound does not divide the words, and no dependence between neighbours."""
+"""Uniform integers: no bias for any bound, and independent neighbours."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from shoal.entropy import SeededEntropy
-from statistical.harness import catches, fits, statistical
+from tests.statistical.harness import catches, fits, statistical
 
 ALPHA = 1e-9
 
 
 @statistical(alpha=ALPHA)
 def test_below_is_uniform(entropy: SeededEntropy) -> None:
-    # A bound of three quarters of the words: plain remainders would give a third of the outcomes twice their chance.
+    # The bound is three quarters of the words: plain remainders would give a third of the outcomes
+    # twice their chance.
     bound = 3 << 62
     thirds = np.full(3, 1 / 3)
 
     def check(draw: object) -> bool:
-        return fits(np.bincount([draw() * 3 // bound for _ in range(6000)], minlength=3), thirds, ALPHA / 2)  # type: ignore[operator]
+        return fits(
+            np.bincount([draw() * 3 // bound for _ in range(6000)], minlength=3), thirds, ALPHA / 2
+        )  # type: ignore[operator]
 
     assert check(lambda: entropy.below(bound))
-    assert fits(np.bincount([entropy.below(6) for _ in range(20_000)], minlength=6), np.full(6, 1 / 6), ALPHA / 2)
+    assert fits(
+        np.bincount([entropy.below(6) for _ in range(20_000)], minlength=6),
+        np.full(6, 1 / 6),
+        ALPHA / 2,
+    )
     assert catches(lambda: check(lambda: entropy.word() % bound))
 
 
@@ -34,10 +41,13 @@ def test_below_many_is_uniform(entropy: SeededEntropy) -> None:
 
     assert check(entropy.below_many(bound, 50_000))
     assert catches(lambda: check(entropy.words(50_000, np.uint32) % bound))
-    # Without rejection, the outcome of multiply-and-shift is off as well.
+    # Without rejection, multiply-and-shift is biased too.
     assert catches(
         lambda: fits(
-            np.bincount((entropy.words(100_000, np.uint8) * np.uint64(96) >> np.uint64(8)).astype(int), minlength=96),
+            np.bincount(
+                (entropy.words(100_000, np.uint8) * np.uint64(96) >> np.uint64(8)).astype(int),
+                minlength=96,
+            ),
             np.full(96, 1 / 96),
             ALPHA,
         )
@@ -56,11 +66,11 @@ def test_neighbouring_bytes_are_independent(entropy: SeededEntropy) -> None:
     assert check(entropy.words(n, np.uint8))
     assert catches(lambda: check(np.repeat(entropy.words(n // 2, np.uint8), 2)))
 
-    # A reused draw: one word in ten is the one before.
-    def sticky() -> np.ndarray:
+    # A reused draw: one word in ten repeats the previous one.
+    def draw_with_repeats() -> np.ndarray:
         stream = entropy.words(n, np.uint8).copy()
         again = np.flatnonzero(entropy.below_many(10, n - 1) == 0) + 1
         stream[again] = stream[again - 1]
         return stream
 
-    assert catches(lambda: check(sticky()))
+    assert catches(lambda: check(draw_with_repeats()))

@@ -1,4 +1,4 @@
-"""Clocks: the real one runs in UTC, the manual one stands still."""
+"""The system clock and the manual clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def test_system_clock_is_in_utc() -> None:
     assert before <= SystemClock().now() <= datetime.now(UTC)
 
 
-def test_manual_clock_moves_when_told() -> None:
+def test_manual_clock_moves_by_advance_only() -> None:
     clock = ManualClock()
     start = clock.now()
     assert clock.now() == start

@@ -1,1 +1,1 @@
-"""Participants that cheat: tools for tests and for doubters."""
+"""Attacks, for tests and for sceptics."""

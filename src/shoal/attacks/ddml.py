@@ -1,8 +1,11 @@
-"""Models that a cheating device may send back instead of its honest update.
+"""Dishonest DDML updates: models that a device may send instead of its honest update.
 
-``drawn`` is the instance that it was given, ``update`` what an honest device would send: the instance and a noisy step. All are ``(p,)``
-weights in units of the study's grid, kept in range. What is false here is the *output*. A false *input*, such as made-up rows, passes
-through the same noise as a true one, and no filter can tell the two apart more often than epsilon allows.
+Tests of the spam filter and `python -m benchmarks run ddml --only spam` use them. ``drawn`` is the
+instance that the device was given. ``update`` is what an honest device would send: the instance
+plus a noisy step. All are ``(p,)`` weights in units of the study's grid, kept in range.
+
+Only the *output* is false here. A false *input*, such as invented rows, passes through the same
+noise as a true one, and no filter can distinguish the two better than epsilon allows.
 """
 
 from __future__ import annotations
@@ -10,52 +13,55 @@ from __future__ import annotations
 import numpy as np
 
 from shoal.entropy import Entropy
-from shoal.protocols.ddml.merging import LIMIT, Weights, add, to_grid
+from shoal.protocols.ddml.instances import LIMIT, Weights, add_step, round_to_grid
 
 
-def random(update: Weights, entropy: Entropy) -> Weights:
-    """Weights that are uniform over the range of the update's."""
+def make_random_update(update: Weights, entropy: Entropy) -> Weights:
+    """Return weights that are uniform over the range of the update's weights."""
     reach = int(np.abs(update.astype(np.int64)).max())
-    return to_grid(entropy.below_many(2 * reach + 1, update.size).astype(np.float64) - reach)
+    return round_to_grid(entropy.below_many(2 * reach + 1, update.size).astype(np.float64) - reach)
 
 
-def negated(update: Weights) -> Weights:
-    """The opposite of the whole model."""
-    return scaled(update, -1)
+def negate_update(update: Weights) -> Weights:
+    """Return the negated model."""
+    return scale_update(update, -1)
 
 
-def scaled(update: Weights, factor: float) -> Weights:
-    """The whole model, after the noise, times a factor."""
-    return to_grid(factor * update.astype(np.float64))
+def scale_update(update: Weights, factor: float) -> Weights:
+    """Return the whole model, noise included, times a factor."""
+    return round_to_grid(factor * update.astype(np.float64))
 
 
-def stretched(drawn: Weights, update: Weights, factor: float) -> Weights:
-    """The step alone, after the noise, times a factor: as if the device counted that many times."""
-    return to_grid(drawn + factor * (update.astype(np.float64) - drawn))
+def stretch_step(drawn: Weights, update: Weights, factor: float) -> Weights:
+    """Return the model with its noisy step times a factor, as if the device counted repeatedly."""
+    return round_to_grid(drawn + factor * (update.astype(np.float64) - drawn))
 
 
-def constant(update: Weights, value: int) -> Weights:
-    """The same value for each weight."""
+def make_constant_update(update: Weights, value: int) -> Weights:
+    """Return a model with the same value for each weight."""
     return np.full_like(update, np.clip(value, -LIMIT, LIMIT))
 
 
-def one_coordinate(update: Weights, where: int, size: int) -> Weights:
-    """An honest update but for one weight, which is moved."""
+def move_one_weight(update: Weights, where: int, size: int) -> Weights:
+    """Return an honest update with one weight changed."""
     step = np.zeros(update.size, np.int64)
     step[where] = size
-    return add(update, step)
+    return add_step(update, step)
 
 
-def slow_drift(drawn: Weights, size: float) -> Weights:
-    """A step without noise, with every weight moved by the same small amount; sent again and again, it adds up."""
-    return to_grid(drawn + np.full(drawn.size, size))
+def make_slow_drift(drawn: Weights, size: float) -> Weights:
+    """Return a step without noise that moves every weight by the same small amount.
+
+    If it is sent repeatedly, it adds up.
+    """
+    return round_to_grid(drawn + np.full(drawn.size, size))
 
 
-def stale(old: Weights, drawn: Weights, update: Weights) -> Weights:
-    """The honest step on an instance that was drawn long ago."""
-    return add(old, update.astype(np.int64) - drawn)
+def make_stale_update(old: Weights, drawn: Weights, update: Weights) -> Weights:
+    """Return the honest step on an instance that was drawn long ago."""
+    return add_step(old, update.astype(np.int64) - drawn)
 
 
-def replayed(earlier: Weights) -> Weights:
-    """An update that was sent before, sent again as a new one, under an id of its own."""
+def replay_update(earlier: Weights) -> Weights:
+    """Return an earlier update, to be sent again under a new id."""
     return earlier.copy()

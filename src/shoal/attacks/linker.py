@@ -1,33 +1,45 @@
-"""An observer who tries to tell whose an anonymous packet is, from what can be seen at one place: the coordinator, a relay, the wire.
+"""Link anonymous packets to participants.
 
-It has traces of participants under their names (when they enrolled, from where, over which connection, ...) and traces of packets under
-no name, each list in the order in which it was seen. By each clue alone it gives every packet a sender, no two packets the same one:
+Tests of anonymous delivery give `link` the traffic that an observer has seen at one place: at the
+coordinator, at a relay, or on the network. The observer has two lists, each in the order in which
+it was seen: traces of participants under their names (enrolments, connections, ...) and traces of
+packets without a name. For each clue alone it assigns a sender to every packet, no sender twice:
 
-==============  =====================================================================================================
-clue            the sender is
-==============  =====================================================================================================
-address         somebody who was seen at the address that the packet came from
-connection      somebody who was seen on the connection that the packet came over
-headers         somebody with the same headers, of which those that few have count most
-size            somebody with a trace of the same size, or of one that differs by as much as it does for everyone
-order           somebody who was seen as early among participants as the packet was among packets
-reversed order  the other way round
-time            somebody who was seen shortly before the packet came
-moment          somebody of whom something that was seen began or ended as the packet came
-==============  =====================================================================================================
+address
+    A participant that was seen at the packet's address.
+connection
+    A participant that was seen on the packet's connection.
+headers
+    A participant with the same headers. Rare headers count most.
+size
+    A participant with a trace of the same size, or of a size with the usual difference.
+order
+    A participant with the same position among participants as the packet has among packets.
+reversed order
+    The same with one order reversed.
+time
+    A participant that was seen shortly before the packet arrived.
+moment
+    A participant with a request that began or ended when the packet arrived.
 
-Size, order, time and moment are tried with each kind of trace. What was seen under no name can be given one before
-(`shoal.attacks.linker_reads`). Where a clue says the same of several, one of them is drawn. Who the senders are is
-used to count the right guesses, and for nothing else.
+Size, order, time and moment are tried with each kind of trace. `assign_reads` gives names to reads
+without a name first. Ties are broken at random. The true senders are used to count correct guesses
+and for no other purpose.
 
-If nothing links them, the senders are as good as a shuffle. Then of N participants and n packets at least k guesses are right with a
-chance of at most C(n, k) (N - k)! / N!, whatever the guesses are: for n = N, 1 / k!. So even who knows nothing is right about once; ten
-right guesses are evidence. If L packets are linked and the others shuffled, the same holds for what is left; the least L for which
-as many right guesses as there were are not too unlikely is a lower bound on what is linked.
+If nothing links packets and participants, the senders are a uniformly random assignment. Then, for
+N participants and n packets, at least k guesses are correct with a chance of at most
+C(n, k) (N - k)! / N!, for any guesses; for n = N this is 1 / k!. One correct guess is therefore
+expected, and ten are evidence. If L packets are linked and the others are random, the same bound
+holds for the remaining ones. The smallest L that makes the number of correct guesses plausible is a
+lower bound on the number of linked packets.
 
-A clue may also lean to the senders without naming them. For each packet all participants are put in the order in which the clue suspects
-them, ties drawn; a sender who is a shuffle's is at any place with the same chance. The sum of n places that are uniform over an interval of
-length 1 is z standard deviations from its mean with a chance of at most exp(-z^2 / 2).
+A clue may also favour the senders without identifying them. For each packet, all participants are
+ranked by the clue, ties at random. The rank of a random sender is uniform. The sum of n independent
+ranks, each uniform over an interval of length 1, is z standard deviations from its mean with a
+chance of at most exp(-z^2 / 2).
+
+A change must keep the bounds conservative: a test that reports no link must not do so because the
+attack is weak. `tests/unit/attacks` shows that each clue finds careless senders.
 """
 
 from __future__ import annotations
@@ -49,22 +61,22 @@ _FINE = 1 << 32
 
 @dataclass(frozen=True)
 class Trace:
-    """What is seen of one request or packet; None for what cannot be seen from there.
+    """One observed request or packet; None for what the observer cannot see.
 
     Parameters
     ----------
     kind
-        What it is: such as enrolment, poll, packet.
+        For example enrolment, poll or packet.
     time
-        Seconds, since any moment.
-    address, connection
-        From where it came, and what tells its connection from others.
+        Seconds since an arbitrary moment.
+    connection
+        Identifies the connection.
     size
         Bytes.
     headers
         Names and values, in order.
     until
-        When it ended: it was answered, or whoever asked hung up.
+        When it ended: with the response, or when the client disconnected.
     """
 
     kind: str
@@ -77,15 +89,16 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """All that an observer has.
+class ObservedTraffic:
+    """Everything that an observer has seen.
 
     Parameters
     ----------
     named
-        Who was seen, and what of them, in the order in which it was seen or in which a file has it. Each of N participants occurs.
+        Names and traces, in the order in which they were seen or stored. Each of the N participants
+        occurs.
     packets
-        The packets of one round, in that order. Nobody sends more than one in a round.
+        The packets of one round, in the same order. A participant sends at most one in a round.
     """
 
     named: Sequence[tuple[str, Trace]]
@@ -93,7 +106,7 @@ class Seen:
 
     @property
     def participants(self) -> list[str]:
-        """All that were seen, in the order in which they were seen first."""
+        """All participants, in the order in which they were seen first."""
         return list(dict.fromkeys(who for who, _ in self.named))
 
     @property
@@ -103,25 +116,23 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """How far one clue leads.
+class LinkageResult:
+    """The result of one clue.
 
     Parameters
     ----------
     clue
         Its name, with the kind of trace that it was tried with.
-    n_packets, n_participants
-        How many were to be linked, and to how many.
     n_right
-        Packets whose sender was guessed.
+        Packets with a correctly guessed sender.
     n_linked
-        So many packets are linked at least; 0 where the right guesses may be chance.
+        Lower bound on the number of linked packets; 0 if the correct guesses may be chance.
     lean
-        By how many standard deviations the senders are nearer to the front of those whom the clue suspects than a shuffle's would be.
+        Standard deviations by which the senders are ranked higher than random senders would be.
     chance
-        The most that the chance is of as many right guesses or of such a lean, where nothing links packets to participants.
+        Upper bound on the chance of this result if nothing links packets to participants.
     is_found
-        Whether that is too little to be chance.
+        Whether the result is too unlikely to be chance.
     """
 
     clue: str
@@ -135,27 +146,30 @@ class Finding:
 
     @property
     def share(self) -> float:
-        """The share of packets that are linked, at least."""
+        """Lower bound on the share of linked packets."""
         return self.n_linked / self.n_packets if self.n_packets else 0.0
 
     def __str__(self) -> str:
-        found = f"{self.n_right} of {self.n_packets} guessed among {self.n_participants}, at least {self.n_linked} linked"
+        found = (
+            f"{self.n_right} of {self.n_packets} guessed among {self.n_participants}, at "
+            f"least {self.n_linked} linked"
+        )
         return f"{self.clue}: {found}, lean {self.lean:.1f} (chance {self.chance:.2g})"
 
 
-def link(seen: Seen, senders: Sequence[str], entropy: Entropy, alpha: float) -> tuple[Finding, ...]:
-    """Try all clues, and hold the guesses against the truth.
+def link(
+    traffic: ObservedTraffic, senders: Sequence[str], entropy: Entropy, alpha: float
+) -> tuple[LinkageResult, ...]:
+    """Try all clues and compare the guesses with the true senders.
 
     Parameters
     ----------
-    seen
-        What the observer has.
     senders
-        The truth: who has sent each packet, in the order of the packets.
+        The true sender of each packet, in the order of the packets.
     entropy
-        What ties are broken with.
+        Breaks ties.
     alpha
-        The chance with which anything at all may be claimed to be linked, where nothing is.
+        Probability of reporting any link if there is none.
 
     Examples
     --------
@@ -163,38 +177,48 @@ def link(seen: Seen, senders: Sequence[str], entropy: Entropy, alpha: float) -> 
     >>> people = [f"person {i}" for i in range(20)]
     >>> named = [(who, Trace("enrolment", address=f"127.0.0.{i}")) for i, who in enumerate(people)]
     >>> careless = [Trace("packet", address=f"127.0.0.{i}") for i in reversed(range(20))]
-    >>> found = link(Seen(named, careless), people[::-1], SeededEntropy(1), 1e-6)
+    >>> found = link(ObservedTraffic(named, careless), people[::-1], SeededEntropy(1), 1e-6)
     >>> print(found[0])
     address: 20 of 20 guessed among 20, at least 10 linked, lean 7.4 (chance 8.2e-19)
     """
-    people = seen.participants
-    guesses = {clue: (guess(scores, entropy), suspects(scores, entropy)) for clue, scores in clues(seen)}
+    people = traffic.participants
+    guesses = {
+        clue: (guess_senders(scores, entropy), rank_suspects(scores, entropy))
+        for clue, scores in compute_clues(traffic)
+    }
     truth = [people.index(sender) for sender in senders]
-    return tuple(score(clue, *guessed, truth, alpha / len(guesses)) for clue, guessed in guesses.items())
+    return tuple(
+        score_clue(clue, *guessed, truth, alpha / len(guesses)) for clue, guessed in guesses.items()
+    )
 
 
-def clues(seen: Seen) -> Iterable[tuple[str, Floats]]:
-    """Each clue's name, and how much it speaks for each packet (row) being of each participant (column)."""
-    yield "address", _alike(seen, lambda trace: trace.address)
-    yield "connection", _alike(seen, lambda trace: trace.connection)
-    yield "headers", _headers(seen)
-    for kind in seen.kinds:
-        of_kind = Seen([(who, trace) for who, trace in seen.named if trace.kind == kind], seen.packets)
-        columns = [seen.participants.index(who) for who in of_kind.participants]
+def compute_clues(traffic: ObservedTraffic) -> Iterable[tuple[str, Floats]]:
+    """Yield the name of each clue, and its score for each packet (row) and participant (column)."""
+    yield "address", _compare_values(traffic, lambda trace: trace.address)
+    yield "connection", _compare_values(traffic, lambda trace: trace.connection)
+    yield "headers", _compare_headers(traffic)
+    for kind in traffic.kinds:
+        of_kind = ObservedTraffic(
+            [(who, trace) for who, trace in traffic.named if trace.kind == kind], traffic.packets
+        )
+        columns = [traffic.participants.index(who) for who in of_kind.participants]
         for clue, scores in (
-            ("size", _sizes(of_kind)),
-            ("order", _order(of_kind)),
-            ("reversed order", _order(of_kind, is_reversed=True)),
-            ("time", _times(of_kind)),
-            ("moment", _moments(of_kind)),
+            ("size", _compare_sizes(of_kind)),
+            ("order", _compare_order(of_kind)),
+            ("reversed order", _compare_order(of_kind, is_reversed=True)),
+            ("time", _compare_times(of_kind)),
+            ("moment", _compare_moments(of_kind)),
         ):
-            everyone = np.full((len(seen.packets), len(seen.participants)), -np.inf)
+            everyone = np.full((len(traffic.packets), len(traffic.participants)), -np.inf)
             everyone[:, columns] = scores
             yield f"{clue} of {kind}", everyone
 
 
-def guess(scores: Floats, entropy: Entropy) -> list[int | None]:
-    """A participant for each packet, no two the same: the pair with the highest score first; None for packets that are left over."""
+def guess_senders(scores: Floats, entropy: Entropy) -> list[int | None]:
+    """Assign different participants to packets, pairs with the highest scores first.
+
+    Packets that are left over get None.
+    """
     n, n_all = scores.shape
     found: list[int | None] = [None] * n
     free = set(range(n_all))
@@ -206,106 +230,229 @@ def guess(scores: Floats, entropy: Entropy) -> list[int | None]:
     return found
 
 
-def suspects(scores: Floats, entropy: Entropy) -> npt.NDArray[np.intp]:
-    """For each packet (row) the participants, the most suspected first."""
-    return np.lexsort((entropy.below_many(_FINE, scores.size).reshape(scores.shape), -scores), axis=1)
+def rank_suspects(scores: Floats, entropy: Entropy) -> npt.NDArray[np.intp]:
+    """Return the participants for each packet (row), the most suspected first."""
+    return np.lexsort(
+        (entropy.below_many(_FINE, scores.size).reshape(scores.shape), -scores), axis=1
+    )
 
 
-def score(clue: str, guesses: Sequence[int | None], suspected: npt.NDArray[np.intp], senders: Sequence[int], alpha: float) -> Finding:
-    """Hold the guesses against the truth, and say what they are worth at a chance of alpha to claim too much."""
+def score_clue(
+    clue: str,
+    guesses: Sequence[int | None],
+    suspected: npt.NDArray[np.intp],
+    senders: Sequence[int],
+    alpha: float,
+) -> LinkageResult:
+    """Compare guesses with the true senders; claim too much with probability alpha at most."""
     n, n_all = suspected.shape
     right = sum(one == other for one, other in zip(guesses, senders, strict=True))
-    linked = next(k for k in range(right + 1) if most_chance(n - k, n_all - k, right - k) > alpha / 2)
+    linked = next(
+        k for k in range(right + 1) if bound_chance(n - k, n_all - k, right - k) > alpha / 2
+    )
     places = np.argmax(suspected == np.array(senders, np.intp).reshape(n, 1), axis=1)
     lean = float(np.sum(0.5 - (places + 0.5) / n_all) / math.sqrt(n / 12)) if n else 0.0
-    chance = min(1.0, 2 * min(most_chance(n, n_all, right), math.exp(-(max(0.0, lean) ** 2) / 2)))
-    return Finding(clue, n, n_all, right, linked, lean, chance, chance <= alpha)
+    chance = min(1.0, 2 * min(bound_chance(n, n_all, right), math.exp(-(max(0.0, lean) ** 2) / 2)))
+    return LinkageResult(clue, n, n_all, right, linked, lean, chance, chance <= alpha)
 
 
-def most_chance(n_packets: int, n_participants: int, n_right: int) -> float:
-    """The most that the chance can be of so many right guesses if the senders are a shuffle.
+def bound_chance(n_packets: int, n_participants: int, n_right: int) -> float:
+    """Return an upper bound on the chance of this many correct guesses for random senders.
 
     Notes
     -----
-    Any k guesses at different participants are all right with a chance of (N - k)! / N!; there are C(n, k) ways to choose k.
+    Any k guesses of different participants are all correct with a chance of (N - k)! / N!. There
+    are C(n, k) ways to choose k guesses.
     """
-    ways = math.lgamma(n_packets + 1) - math.lgamma(n_right + 1) - math.lgamma(n_packets - n_right + 1)
-    return min(1.0, math.exp(ways + math.lgamma(n_participants - n_right + 1) - math.lgamma(n_participants + 1)))
+    ways = (
+        math.lgamma(n_packets + 1) - math.lgamma(n_right + 1) - math.lgamma(n_packets - n_right + 1)
+    )
+    return min(
+        1.0,
+        math.exp(
+            ways + math.lgamma(n_participants - n_right + 1) - math.lgamma(n_participants + 1)
+        ),
+    )
 
 
-def _alike(seen: Seen, what: Callable[[Trace], str | None]) -> Floats:
-    """1 where a packet has in common with a participant what can be seen of both."""
-    had: Mapping[str, set[str | None]] = {who: set() for who in seen.participants}
-    for who, trace in seen.named:
+def _compare_values(traffic: ObservedTraffic, what: Callable[[Trace], str | None]) -> Floats:
+    """Return 1 for each packet and participant with the same value."""
+    had: Mapping[str, set[str | None]] = {who: set() for who in traffic.participants}
+    for who, trace in traffic.named:
         had[who].add(what(trace))
-    rows = [[float(what(packet) is not None and what(packet) in values) for values in had.values()] for packet in seen.packets]
-    return _matrix(seen, rows)
+    rows = [
+        [float(what(packet) is not None and what(packet) in values) for values in had.values()]
+        for packet in traffic.packets
+    ]
+    return _make_matrix(traffic, rows)
 
 
-def _headers(seen: Seen) -> Floats:
-    """Headers that packet and participant have in common, each by how few participants have it; their order is one more."""
-    had: Mapping[str, set[object]] = {who: set() for who in seen.participants}
-    for who, trace in seen.named:
-        had[who] |= _marks(trace)
+def _compare_headers(traffic: ObservedTraffic) -> Floats:
+    """Score common headers, rare ones higher; the order of the headers counts as one more."""
+    had: Mapping[str, set[object]] = {who: set() for who in traffic.participants}
+    for who, trace in traffic.named:
+        had[who] |= _list_header_marks(trace)
     n_having = Counter(mark for marks in had.values() for mark in marks)
     worth = {mark: math.log(len(had) / n) for mark, n in n_having.items()}
-    rows = [[math.fsum(worth[mark] for mark in _marks(packet) & marks) for marks in had.values()] for packet in seen.packets]
-    return _matrix(seen, rows)
+    rows = [
+        [
+            math.fsum(worth[mark] for mark in _list_header_marks(packet) & marks)
+            for marks in had.values()
+        ]
+        for packet in traffic.packets
+    ]
+    return _make_matrix(traffic, rows)
 
 
-def _marks(trace: Trace) -> set[object]:
-    return set() if trace.headers is None else {*trace.headers, tuple(name for name, _ in trace.headers)}
+def _list_header_marks(trace: Trace) -> set[object]:
+    return (
+        set()
+        if trace.headers is None
+        else {*trace.headers, tuple(name for name, _ in trace.headers)}
+    )
 
 
-def _sizes(seen: Seen) -> Floats:
-    """How near the sizes are, as they are or less what the middle packet is larger than the middle trace; the nearer of the two."""
-    sizes = [trace.size for _, trace in seen.named if trace.size is not None]
-    of_packets = [packet.size for packet in seen.packets if packet.size is not None]
+def _compare_sizes(traffic: ObservedTraffic) -> Floats:
+    """Score sizes by their difference.
+
+    The difference is taken with and without the difference of the medians, and the smaller counts.
+    """
+    sizes = [trace.size for _, trace in traffic.named if trace.size is not None]
+    of_packets = [packet.size for packet in traffic.packets if packet.size is not None]
     if not sizes or not of_packets:
-        return _matrix(seen, [])
+        return _make_matrix(traffic, [])
     shift = float(np.median(of_packets) - np.median(sizes))
-    had = {who: [trace.size for name, trace in seen.named if name == who and trace.size is not None] for who in seen.participants}
+    had = {
+        who: [trace.size for name, trace in traffic.named if name == who and trace.size is not None]
+        for who in traffic.participants
+    }
 
     def near(packet: Trace, own: Sequence[int]) -> float:
         if packet.size is None or not own:
             return -np.inf
         return -min(abs(packet.size - size - by) for size in own for by in (0.0, shift))
 
-    return _matrix(seen, [[near(packet, own) for own in had.values()] for packet in seen.packets])
+    return _make_matrix(
+        traffic, [[near(packet, own) for own in had.values()] for packet in traffic.packets]
+    )
 
 
-def _order(seen: Seen, *, is_reversed: bool = False) -> Floats:
-    """How near the places are in the two orders."""
-    n, n_all = len(seen.packets), len(seen.participants)
+def _compare_order(traffic: ObservedTraffic, *, is_reversed: bool = False) -> Floats:
+    """Score positions in the two orders by their difference."""
+    n, n_all = len(traffic.packets), len(traffic.participants)
     places = (np.arange(n) + 0.5) / max(n, 1)
     others = (np.arange(n_all) + 0.5) / n_all
     return np.asarray(-np.abs(places[:, None] - (others[::-1] if is_reversed else others)))
 
 
-def _times(seen: Seen) -> Floats:
-    """The shorter the time since a participant was seen last, the more."""
-    had = {who: [trace.time for name, trace in seen.named if name == who and trace.time is not None] for who in seen.participants}
+def _compare_times(traffic: ObservedTraffic) -> Floats:
+    """Score participants by how recently they were seen before the packet."""
+    had = {
+        who: [trace.time for name, trace in traffic.named if name == who and trace.time is not None]
+        for who in traffic.participants
+    }
 
     def soon(packet: Trace, own: Sequence[float]) -> float:
         before = [time for time in own if packet.time is not None and time <= packet.time]
         return -np.inf if packet.time is None or not before else max(before) - packet.time
 
-    return _matrix(seen, [[soon(packet, own) for own in had.values()] for packet in seen.packets])
+    return _make_matrix(
+        traffic, [[soon(packet, own) for own in had.values()] for packet in traffic.packets]
+    )
 
 
-def _moments(seen: Seen) -> Floats:
-    """The shorter the time between a packet and the begin or the end of anything of a participant, before or after it, the more."""
+def _compare_moments(traffic: ObservedTraffic) -> Floats:
+    """Score participants by the time between the packet and the nearest begin or end of a trace."""
     had = {
-        who: [moment for name, trace in seen.named if name == who for moment in (trace.time, trace.until) if moment is not None]
-        for who in seen.participants
+        who: [
+            moment
+            for name, trace in traffic.named
+            if name == who
+            for moment in (trace.time, trace.until)
+            if moment is not None
+        ]
+        for who in traffic.participants
     }
 
     def near(packet: Trace, own: Sequence[float]) -> float:
-        return -np.inf if packet.time is None or not own else -min(abs(moment - packet.time) for moment in own)
+        return (
+            -np.inf
+            if packet.time is None or not own
+            else -min(abs(moment - packet.time) for moment in own)
+        )
 
-    return _matrix(seen, [[near(packet, own) for own in had.values()] for packet in seen.packets])
+    return _make_matrix(
+        traffic, [[near(packet, own) for own in had.values()] for packet in traffic.packets]
+    )
 
 
-def _matrix(seen: Seen, rows: Sequence[Sequence[float]]) -> Floats:
-    """Scores; zeros where there are none."""
-    return np.array(rows, np.float64) if rows else np.zeros((len(seen.packets), len(seen.participants)))
+def _make_matrix(traffic: ObservedTraffic, rows: Sequence[Sequence[float]]) -> Floats:
+    """Return scores as a matrix; zeros if there are no rows."""
+    return (
+        np.array(rows, np.float64)
+        if rows
+        else np.zeros((len(traffic.packets), len(traffic.participants)))
+    )
+
+
+def assign_reads(
+    named: Sequence[tuple[str, Trace]], reads: Sequence[Trace]
+) -> list[tuple[str, Trace]]:
+    """Assign reads without a name to participants, and return all named traces by time.
+
+    A participant is seen under its name when it enrols. After that it reads without a name: it
+    polls, waits for the response, and polls again. A read that begins just after another one ended
+    is therefore likely to be from the same participant, and the first read from a participant that
+    has just enrolled. Each read, by time of begin, is assigned to the idle participant with the
+    latest finished request. A participant waits for one response at a time, so a read that begins
+    while all wait is assigned to none.
+
+    Parameters
+    ----------
+    named
+        Names and traces; each trace has a time.
+    reads
+        Traces without a name; each has a time. A read without an end has not ended.
+
+    Examples
+    --------
+    >>> enrolled = [
+    ...     ("ann", Trace("enrolment", 1.0, until=1.1)),
+    ...     ("bob", Trace("enrolment", 2.0, until=2.1)),
+    ... ]
+    >>> reads = [
+    ...     Trace("read", 1.2, until=30.0),
+    ...     Trace("read", 2.2, until=9.0),
+    ...     Trace("read", 30.1),
+    ...     Trace("read", 9.1),
+    ... ]
+    >>> [who for who, trace in assign_reads(enrolled, reads) if trace.kind == "read"]
+    ['ann', 'bob', 'bob', 'ann']
+    """
+    found: list[tuple[str, Trace]] = []
+    free_since: dict[str, float] = {}
+    for who, trace in sorted(
+        [*named, *((None, trace) for trace in reads)], key=lambda pair: _get_begin(pair[1])
+    ):
+        name = who if who is not None else _find_likely_reader(free_since, _get_begin(trace))
+        if name is not None:
+            found.append((name, trace))
+            free_since[name] = _get_end(trace, is_named=who is not None)
+    return found
+
+
+def _find_likely_reader(free_since: dict[str, float], begin: float) -> str | None:
+    """Return the participant that has been idle for the shortest time."""
+    free = {who: since for who, since in free_since.items() if since <= begin}
+    return max(free, key=lambda who: free[who]) if free else None
+
+
+def _get_begin(trace: Trace) -> float:
+    assert trace.time is not None
+    return trace.time
+
+
+def _get_end(trace: Trace, *, is_named: bool) -> float:
+    if trace.until is not None:
+        return trace.until
+    return _get_begin(trace) if is_named else math.inf

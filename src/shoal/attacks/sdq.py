@@ -1,16 +1,19 @@
-"""Databases that collude with the miner: together they take all that they know out of a sum, and look at what is left.
+"""Databases that collude with the miner: they subtract what they know from a sum.
 
-Each of them keeps to the protocol, and tells the miner what it has put into every sum and whether it was selected to add noise.
+Tests, audits and `python -m benchmarks run sdq --only collusion` use it. Each colluder follows the
+protocol, and discloses to the miner what it has put into every sum and whether it was selected to
+add noise. The remainder of a sum depends on the kind of noise and on who colludes:
 
-==============  ==============================  ===========================================================================
-noise           who colludes                    what is left of a sum
-==============  ==============================  ===========================================================================
-two-selected    both that were selected         the true counts of the others
-two-selected    one of them                     a bound: no true count is beyond it, on one side
-two-selected    neither                         counts with all of the noise
-all-contribute  as many as expected, or fewer   counts with at least the noise that was promised
-all-contribute  more                            counts with less noise, for which epsilon is larger: see `LeftNoise`
-==============  ==============================  ===========================================================================
+two-selected, both selected databases collude
+    The true counts of the other databases.
+two-selected, one of them colludes
+    A bound on one side of each true count.
+two-selected, neither colludes
+    Counts with all of the noise.
+all-contribute, up to the expected number of colluders
+    Counts with at least the promised noise.
+all-contribute, more colluders
+    Counts with less noise, for which epsilon is larger: see `RemainingNoise`.
 """
 
 from __future__ import annotations
@@ -24,30 +27,30 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.entropy import Entropy
-from shoal.protocols.joint.computing import selected
-from shoal.protocols.sdq.noise import ADDS, SUBTRACTS, noisy
-from shoal.protocols.sdq.params import Ints, Params, Table
+from shoal.protocols.mpc.computer import select_pair
+from shoal.protocols.sdq.noise import ADDS, SUBTRACTS, draw_noisy_counts
+from shoal.protocols.sdq.params import CellTable, Ints, SDQParams
 from shoal.protocols.sdq.peer import SDQPeer
-from shoal.protocols.sdq.script import Round
+from shoal.protocols.sdq.script import SDQRound
 
 Floats = npt.NDArray[np.float64]
 
 _TAIL = 40.0
-"""How many times 1 / rate the law of noise is followed outwards: what lies beyond has a chance of about exp(-40)."""
+"""Multiple of 1 / rate up to which the distribution is computed; the rest has chance exp(-40)."""
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
-    """What one database tells the miner about a round.
+class DisclosedAnswer:
+    """The contribution of one database to a round, as it discloses it to the miner.
 
     Parameters
     ----------
     question
-        Which round.
+        The round.
     values
-        ``(n,)`` what it has put into the sums: its counts, and its noise.
+        ``(n,)`` its counts plus its noise.
     role
-        Two selected: what it did; None where every database adds a share.
+        With two selected databases, its role; None if every database adds a share.
     """
 
     question: str
@@ -56,29 +59,31 @@ class Told:
 
 
 @dataclass(frozen=True, eq=False)
-class Left:
-    """What is left of the sums of a round without what the colluders have put in.
+class RemainingSum:
+    """The sums of a round without the contributions of the colluders.
 
     Parameters
     ----------
     numbers
-        ``(n,)`` the counts of all other databases, with the noise that nobody has told.
-    is_least, is_most
-        Whether no true count is below its number, or above it: whoever added noise has told it, or whoever took it away.
+        ``(n,)`` the counts of all other databases, with the undisclosed noise.
+    is_lower_bound
+        Whether no true count is below its number: the database that added noise disclosed it.
+    is_upper_bound
+        Whether no true count is above its number: the database that subtracted noise disclosed it.
     """
 
     numbers: Ints
-    is_least: bool
-    is_most: bool
+    is_lower_bound: bool
+    is_upper_bound: bool
 
     @property
     def is_exact(self) -> bool:
-        """Whether these are the true counts, and known to be."""
-        return self.is_least and self.is_most
+        """Whether these are known to be the true counts."""
+        return self.is_lower_bound and self.is_upper_bound
 
 
-def take_away(noisy_sums: Ints, told: Iterable[Told]) -> Left:
-    """The miner's view of a round, once the colluders have told it theirs.
+def subtract_disclosed(noisy_sums: Ints, disclosed: Iterable[DisclosedAnswer]) -> RemainingSum:
+    """Return the miner's view of a round after the colluders have disclosed their answers.
 
     Notes
     -----
@@ -86,80 +91,103 @@ def take_away(noisy_sums: Ints, told: Iterable[Told]) -> Left:
 
     Examples
     --------
-    >>> left = take_away(np.array([107, 21]), [Told("sizes/1", np.array([12, 5]), ADDS), Told("sizes/1", np.array([-4, 3]), SUBTRACTS)])
+    >>> left = subtract_disclosed(
+    ...     np.array([107, 21]),
+    ...     [
+    ...         DisclosedAnswer("sizes/1", np.array([12, 5]), ADDS),
+    ...         DisclosedAnswer("sizes/1", np.array([-4, 3]), SUBTRACTS),
+    ...     ],
+    ... )
     >>> left.numbers.tolist(), left.is_exact
     ([99, 13], True)
     """
-    told = tuple(told)
-    roles = {one.role for one in told}
-    return Left(noisy_sums - sum((one.values for one in told), np.zeros_like(noisy_sums)), ADDS in roles, SUBTRACTS in roles)
+    disclosed = tuple(disclosed)
+    roles = {one.role for one in disclosed}
+    return RemainingSum(
+        noisy_sums - sum((one.values for one in disclosed), np.zeros_like(noisy_sums)),
+        ADDS in roles,
+        SUBTRACTS in roles,
+    )
 
 
-def collude(params: Params, asked: Round, tables: Sequence[Table], colluders: Collection[int], entropy: Entropy) -> Left:
-    """Play a round without messages, by the databases' own draws, and attack it.
+def collude(
+    params: SDQParams,
+    asked: SDQRound,
+    tables: Sequence[CellTable],
+    colluders: Collection[int],
+    entropy: Entropy,
+) -> RemainingSum:
+    """Simulate a round without messages, with the databases' own draws, and attack it.
 
     Parameters
     ----------
-    params, asked
-        The public figures of the study, and the round.
     tables
-        The rows of every database that answers.
+        The rows of each database that answers.
     colluders
-        Who of them colludes.
-    entropy
-        What noise is drawn from and, where two databases are selected, which.
+        Positions of the colluding databases.
     """
     members = range(len(tables))
-    roles = selected(dict.fromkeys(members, ()), entropy) if params.noise == "two-selected" else {}
-    told = []
+    roles = (
+        select_pair(dict.fromkeys(members, ()), entropy) if params.noise == "two-selected" else {}
+    )
+    answers = []
     for member, table in zip(members, tables, strict=True):
-        parts = [noisy(params, part, table, asked.is_choice, roles.get(member), entropy) for part in asked.parts]
-        told.append(Told(asked.question, np.concatenate(parts), roles.get(member)))
-    return take_away(np.sum([one.values for one in told], axis=0), (told[member] for member in colluders))
+        parts = [
+            draw_noisy_counts(params, part, table, asked.is_choice, roles.get(member), entropy)
+            for part in asked.parts
+        ]
+        answers.append(DisclosedAnswer(asked.question, np.concatenate(parts), roles.get(member)))
+    return subtract_disclosed(
+        np.sum([one.values for one in answers], axis=0), (answers[member] for member in colluders)
+    )
 
 
 class Colluder(SDQPeer):
-    """A database that keeps to the protocol and tells the miner everything.
+    """A database that follows the protocol and discloses its answers.
 
     Parameters
     ----------
-    told
-        Where it tells it.
+    disclosed
+        The list to which it appends each answer.
     others
-        As for `SDQPeer`.
+        Arguments of `SDQPeer`.
     """
 
-    def __init__(self, told: list[Told], *others: Any) -> None:
+    def __init__(self, disclosed: list[DisclosedAnswer], *others: Any) -> None:
         super().__init__(*others)
-        self.told = told
+        self.disclosed = disclosed
 
-    def noisy(self, asked: Round, table: Table, role: int | None, entropy: Entropy) -> Ints:
-        values = super().noisy(asked, table, role, entropy)
-        self.told.append(Told(asked.question, values, role))
+    def draw_noisy_answer(
+        self, asked: SDQRound, table: CellTable, role: int | None, entropy: Entropy
+    ) -> Ints:
+        values = super().draw_noisy_answer(asked, table, role, entropy)
+        self.disclosed.append(DisclosedAnswer(asked.question, values, role))
         return values
 
 
 @dataclass(frozen=True)
-class LeftNoise:
-    """The law of what is left of shared noise where only some of the shares are unknown, and how well it still hides a record.
+class RemainingNoise:
+    """Distribution of distributed noise of which some shares are known.
 
     Parameters
     ----------
     rate
-        Of the noise that was promised: epsilon over sensitivity.
+        Rate of the promised noise: epsilon divided by sensitivity.
     shares
-        Shares that nobody has told, over the number of shares that noise was made for; 1 is what was promised.
+        Undisclosed shares, divided by the number of shares that make the promised noise; 1 for the
+        promised noise.
 
     Notes
     -----
-    The difference of two Polya variables, by convolution; for 1 it is discrete Laplace. Fewer shares are more often 0, and the largest
-    ratio of neighbouring chances, `epsilon`, exceeds the rate.
+    The difference of two Polya variables, by convolution. For 1 it is discrete Laplace. With fewer
+    shares it is 0 more often, and the largest ratio of neighbouring probabilities, `epsilon`,
+    exceeds the rate.
 
     Ref: errata S-08.
 
     Examples
     --------
-    >>> [round(LeftNoise(1.0, shares).epsilon, 3) for shares in (2.0, 1.0, 0.5)]
+    >>> [round(RemainingNoise(1.0, shares).epsilon, 3) for shares in (2.0, 1.0, 0.5)]
     [1.0, 1.0, 1.675]
     """
 
@@ -168,24 +196,29 @@ class LeftNoise:
 
     @cached_property
     def log_chances(self) -> Floats:
-        """Of 0, 1, 2 and so on, as far as they are followed; of negative numbers the same."""
+        """Log probabilities of 0, 1, 2, ...; those of negative numbers are the same."""
         n = int(np.ceil(_TAIL * max(1.0, self.shares) / self.rate)) + 1
         k = np.arange(2 * n)
         ratios = np.log((k[:-1] + self.shares) / k[1:]) - self.rate
-        side = np.exp(np.concatenate([[0.0], np.cumsum(ratios)]) + self.shares * np.log(-np.expm1(-self.rate)))
+        side = np.exp(
+            np.concatenate([[0.0], np.cumsum(ratios)]) + self.shares * np.log(-np.expm1(-self.rate))
+        )
         return np.asarray(np.log(np.correlate(side, side[: n + 1], "valid")))
 
     @property
     def epsilon(self) -> float:
-        """The least epsilon that holds for a count that a record changes by one; far out the ratio tends to the rate, for any shares."""
+        """The smallest epsilon that holds for a count that one record changes by one.
+
+        In the tail the ratio tends to the rate, for any shares.
+        """
         return max(self.rate, float(np.max(-np.diff(self.log_chances))))
 
-    def evidence(self, left: Ints, without: int, with_record: int) -> Floats:
-        """How much likelier what is left of a count is with the record there than without it: the logarithm of the ratio.
+    def compute_evidence(self, left: Ints, without: int, with_record: int) -> Floats:
+        """Return the log likelihood ratio of a remaining count with and without the record.
 
-        By the lemma of Neyman and Pearson no test of one against the other is better than a threshold on it.
+        By the Neyman-Pearson lemma no test is better than a threshold on it.
         """
-        return self._at(left - with_record) - self._at(left - without)
+        return self._look_up(left - with_record) - self._look_up(left - without)
 
-    def _at(self, noise: Ints) -> Floats:
+    def _look_up(self, noise: Ints) -> Floats:
         return self.log_chances[np.minimum(np.abs(noise), self.log_chances.size - 1)]

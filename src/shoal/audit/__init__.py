@@ -1,1 +1,1 @@
-"""Empirical lower bounds on epsilon: what a mechanism is seen to leak, held against what it claims."""
+"""Empirical lower bounds on epsilon, to compare with the guarantee that is claimed."""

@@ -1,7 +1,9 @@
-"""The mechanisms that can be audited: how each is built, its worst neighbouring inputs, and its outputs as integers.
+"""Audited mechanisms: construction, worst neighbouring inputs, and outputs as integers.
 
-An output may be named by less than all of it (the two cells that matter, of many): what is left out can only lower the bound.
-Reports are drawn one by one, as on a participant's device; counts and choices by the vector, as in a release.
+``shoal audit mechanism`` calls `make_target` and `audit_mechanism`. The integer may describe only
+a part of an output (the two cells that matter, of many): this can only lower the bound. Reports
+are drawn one by one, as on a participant's device; counts and choices are drawn as vectors, as in
+a release.
 """
 
 from __future__ import annotations
@@ -15,33 +17,32 @@ import numpy as np
 from shoal.audit.bound import EpsilonBound, Keys, bound_epsilon, check_effort
 from shoal.entropy import Entropy, SeededEntropy
 from shoal.errors import UsageError
-from shoal.mechanisms.calibrate import mechanism as frequency_mechanism
-from shoal.mechanisms.closest import KClosest
-from shoal.mechanisms.directions import directions
+from shoal.mechanisms.calibrate import make_mechanism as frequency_mechanism
+from shoal.mechanisms.distributed_gaussian import DistributedGaussian
+from shoal.mechanisms.distributed_laplace import DistributedLaplace, DistributedNoisyMax
 from shoal.mechanisms.exponential import CountScore, ExponentialMechanism
+from shoal.mechanisms.frequency_oracle import FrequencyOracle, check_cardinality
 from shoal.mechanisms.gaussian import DiscreteGaussian
+from shoal.mechanisms.k_closest import KClosest, draw_directions
 from shoal.mechanisms.laplace import DiscreteLaplace
 from shoal.mechanisms.noisy_max import NoisyMax
-from shoal.mechanisms.reports import FrequencyMechanism, check_cardinality
-from shoal.mechanisms.sensitivity import Histogram
-from shoal.mechanisms.shared_gaussian import SharedGaussian
-from shoal.mechanisms.shares import SharedLaplace, SharedMax
+from shoal.mechanisms.sensitivity import CellCounts
+from shoal.privacy.accountant import epsilon_to_rho
 from shoal.privacy.events import LOCAL_PERSON, Event, Relation, Scope, Unit
-from shoal.privacy.zcdp import epsilon_to_rho
 
 SAMPLES = 500_000
-"""Outputs drawn for each of the two neighbours: the bound then comes within a tenth of epsilon 1."""
+"""Outputs drawn for each neighbour. The bound is then within a tenth of epsilon 1."""
 GAUSSIAN_DELTA = 1e-6
-HONEST = 3
-"""Shares of the noise of a sum: as many as it is made for, so that the claim is tight."""
+N_HONEST = 3
+"""Noise shares in a sum: the number that the mechanism is made for, so that the claim is tight."""
 
 _BLOCK = 1 << 20
 _RELEASE = Scope(Unit.RECORD, Relation.ADD_REMOVE, "all who read the release")
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """A mechanism with a claim, ready to be asked about one of two neighbouring inputs.
+class AuditTarget:
+    """A mechanism with its claim and two neighbouring inputs.
 
     Parameters
     ----------
@@ -55,94 +56,154 @@ class Subject:
     draw: Callable[[int, int, Entropy], Keys]
 
 
-def of_reports(mechanism: FrequencyMechanism) -> Subject:
-    """One person whose value is cell 0, or cell 1; of a report it matters which of the two cells it supports."""
+def make_report_target(mechanism: FrequencyOracle) -> AuditTarget:
+    """Return the target of one person's report, with the value in cell 0 or in cell 1.
+
+    An output is described by which of the two cells the report supports.
+    """
 
     def support(report: int | bytes) -> int:
         return report if isinstance(report, int) else report[0] & 3
 
     def draw(which: int, n: int, entropy: Entropy) -> Keys:
-        return np.fromiter((support(mechanism.report(which, entropy)) for _ in range(n)), np.int64, n)
+        return np.fromiter(
+            (support(mechanism.report(which, entropy)) for _ in range(n)), np.int64, n
+        )
 
-    return Subject(mechanism.event(), draw)
-
-
-def of_counts(mechanism: DiscreteLaplace | DiscreteGaussian) -> Subject:
-    """A count of no rows, or of one."""
-    return Subject(mechanism.event(), lambda which, n, entropy: mechanism.randomise_many(np.full(n, which), entropy))
+    return AuditTarget(mechanism.event(), draw)
 
 
-def of_sums(mechanism: SharedLaplace | SharedGaussian) -> Subject:
-    """A sum of no rows, or of one, with the shares of as many databases as the claim needs."""
-    return Subject(mechanism.event(), lambda which, n, entropy: which + _all_shares(mechanism, n, entropy))
+def make_count_target(mechanism: DiscreteLaplace | DiscreteGaussian) -> AuditTarget:
+    """Return the target of a count of no rows or of one row."""
+    return AuditTarget(
+        mechanism.event(),
+        lambda which, n, entropy: mechanism.randomise_many(np.full(n, which), entropy),
+    )
 
 
-def of_choices(mechanism: ExponentialMechanism | NoisyMax | SharedMax, n_candidates: int) -> Subject:
-    """Candidates without a row, or one row that counts for the last, which loses ties; with more of them the ratio nears the claim."""
+def make_sum_target(mechanism: DistributedLaplace | DistributedGaussian) -> AuditTarget:
+    """Return the target of a sum of no rows or of one row, with n_honest noise shares."""
+    return AuditTarget(
+        mechanism.event(), lambda which, n, entropy: which + _draw_all_shares(mechanism, n, entropy)
+    )
 
+
+def make_choice_target(
+    mechanism: ExponentialMechanism | NoisyMax | DistributedNoisyMax, n_candidates: int
+) -> AuditTarget:
+    """Return the target of a choice among candidates, without a row or with one.
+
+    The row counts for the last candidate, which loses ties. With more candidates the ratio
+    approaches the claim.
+    """
     step = max(1, _BLOCK // n_candidates)
 
     def choose(which: int, n: int, entropy: Entropy) -> Keys:
         scores = np.zeros((n, n_candidates), np.int64)
         scores[:, -1] = which
-        if isinstance(mechanism, SharedMax):
-            noise = _all_shares(mechanism, scores.size, entropy).reshape(scores.shape)
+        if isinstance(mechanism, DistributedNoisyMax):
+            noise = _draw_all_shares(mechanism, scores.size, entropy).reshape(scores.shape)
             return np.asarray(np.argmax(scores + noise, axis=1), np.int64)
         return mechanism.choose_many(scores, entropy)
 
     def draw(which: int, n: int, entropy: Entropy) -> Keys:
-        return np.concatenate([choose(which, min(step, n - start), entropy) for start in range(0, n, step)])
+        return np.concatenate(
+            [choose(which, min(step, n - start), entropy) for start in range(0, n, step)]
+        )
 
-    return Subject(mechanism.event(), draw)
+    return AuditTarget(mechanism.event(), draw)
 
 
-def of_directions(mechanism: KClosest) -> Subject:
-    """One axis, or its opposite; the directions to choose from are published, once for all reports, so that nothing hides the choice."""
+def make_direction_target(mechanism: KClosest) -> AuditTarget:
+    """Return the target of a report of one axis or of its opposite.
+
+    The directions to choose from are public and the same for all reports, so that they do not hide
+    the choice.
+    """
 
     def draw(which: int, n: int, entropy: Entropy) -> Keys:
-        public = directions(mechanism.n_directions, mechanism.dimension, SeededEntropy("directions of an audit"))
-        products = mechanism.products(public, (1 - 2 * which) * np.eye(1, mechanism.dimension)[0])
+        public = draw_directions(
+            mechanism.n_directions, mechanism.dimension, SeededEntropy("directions of an audit")
+        )
+        products = mechanism.compute_products(
+            public, (1 - 2 * which) * np.eye(1, mechanism.dimension)[0]
+        )
         return np.fromiter((mechanism.choose(products, entropy) for _ in range(n)), np.int64, n)
 
-    return Subject(mechanism.event(), draw)
+    return AuditTarget(mechanism.event(), draw)
 
 
-def _all_shares(mechanism: SharedLaplace | SharedGaussian | SharedMax, n: int, entropy: Entropy) -> Keys:
-    """The sum of the shares of n_honest databases, each drawn by itself as in a study."""
-    return np.asarray(sum(mechanism.share(n, entropy) for _ in range(mechanism.n_honest)))
+def _draw_all_shares(
+    mechanism: DistributedLaplace | DistributedGaussian | DistributedNoisyMax,
+    n: int,
+    entropy: Entropy,
+) -> Keys:
+    """Return the sum of the shares of n_honest databases, each drawn separately as in a study."""
+    return np.asarray(sum(mechanism.draw_share(n, entropy) for _ in range(mechanism.n_honest)))
 
 
-def _shared_gaussian(epsilon: float) -> SharedGaussian:
-    return SharedGaussian(epsilon_to_rho(epsilon, GAUSSIAN_DELTA), GAUSSIAN_DELTA, Histogram(), _RELEASE, HONEST, dimension=1)
+def _make_distributed_gaussian(epsilon: float) -> DistributedGaussian:
+    return DistributedGaussian(
+        epsilon_to_rho(epsilon, GAUSSIAN_DELTA),
+        GAUSSIAN_DELTA,
+        CellCounts(),
+        _RELEASE,
+        N_HONEST,
+        dimension=1,
+    )
 
 
-def _reports(name: str, epsilon: float, cardinality: int) -> Subject:
-    return of_reports(frequency_mechanism(name, epsilon, cardinality))
+def _make_named_report_target(name: str, epsilon: float, cardinality: int) -> AuditTarget:
+    return make_report_target(frequency_mechanism(name, epsilon, cardinality))
 
 
-SUBJECTS: dict[str, Callable[[float, int], Subject]] = {
-    **{name: partial(_reports, name) for name in ("random-response", "rappor", "pq", "subset-selection")},
-    "k-closest": lambda epsilon, m: of_directions(KClosest(epsilon, m, LOCAL_PERSON)),
-    "discrete-laplace": lambda epsilon, _: of_counts(DiscreteLaplace(epsilon, Histogram(), _RELEASE)),
-    "discrete-gaussian": lambda epsilon, _: of_counts(DiscreteGaussian(epsilon, GAUSSIAN_DELTA, Histogram(), _RELEASE)),
-    "exponential": lambda epsilon, m: of_choices(ExponentialMechanism(epsilon, CountScore(), _RELEASE), m),
-    "noisy-max": lambda epsilon, m: of_choices(NoisyMax(epsilon, CountScore(), _RELEASE), m),
-    "laplace-shares": lambda epsilon, _: of_sums(SharedLaplace(epsilon, Histogram(), _RELEASE, HONEST)),
-    "gaussian-shares": lambda epsilon, _: of_sums(_shared_gaussian(epsilon)),
-    "noisy-max-shares": lambda epsilon, m: of_choices(SharedMax(epsilon, CountScore(), _RELEASE, HONEST), m),
+TARGETS: dict[str, Callable[[float, int], AuditTarget]] = {
+    **{
+        name: partial(_make_named_report_target, name)
+        for name in ("random-response", "rappor", "pq", "subset-selection")
+    },
+    "k-closest": lambda epsilon, m: make_direction_target(KClosest(epsilon, m, LOCAL_PERSON)),
+    "discrete-laplace": lambda epsilon, _: make_count_target(
+        DiscreteLaplace(epsilon, CellCounts(), _RELEASE)
+    ),
+    "discrete-gaussian": lambda epsilon, _: make_count_target(
+        DiscreteGaussian(epsilon, GAUSSIAN_DELTA, CellCounts(), _RELEASE)
+    ),
+    "exponential": lambda epsilon, m: make_choice_target(
+        ExponentialMechanism(epsilon, CountScore(), _RELEASE), m
+    ),
+    "noisy-max": lambda epsilon, m: make_choice_target(
+        NoisyMax(epsilon, CountScore(), _RELEASE), m
+    ),
+    "laplace-shares": lambda epsilon, _: make_sum_target(
+        DistributedLaplace(epsilon, CellCounts(), _RELEASE, N_HONEST)
+    ),
+    "gaussian-shares": lambda epsilon, _: make_sum_target(_make_distributed_gaussian(epsilon)),
+    "noisy-max-shares": lambda epsilon, m: make_choice_target(
+        DistributedNoisyMax(epsilon, CountScore(), _RELEASE, N_HONEST), m
+    ),
 }
-"""Name -> the subject for an epsilon and a number of cells (or of candidates, or of weights; counts have no use for it)."""
+"""Name -> constructor of the target from epsilon and a number.
+
+The number is that of cells, candidates or weights; counts ignore it.
+"""
 
 
-def subject(name: str, epsilon: float, cardinality: int) -> Subject:
-    """The mechanism of that name, set up for an audit."""
-    if name not in SUBJECTS:
-        raise UsageError("USAGE-001", f"There is no mechanism {name!r} to audit.", fix=f"Choose one of: {', '.join(SUBJECTS)}.")
-    return SUBJECTS[name](epsilon, check_cardinality(cardinality))
+def make_target(name: str, epsilon: float, cardinality: int) -> AuditTarget:
+    """Return the audit target of the mechanism of that name."""
+    if name not in TARGETS:
+        raise UsageError(
+            "USAGE-001",
+            f"There is no mechanism {name!r} to audit.",
+            fix=f"Choose one of: {', '.join(TARGETS)}.",
+        )
+    return TARGETS[name](epsilon, check_cardinality(cardinality))
 
 
-def audit(subject: Subject, samples: int, confidence: float, entropy: Entropy) -> EpsilonBound:
-    """A lower bound on the epsilon of a subject, which holds with the given confidence."""
+def audit_mechanism(
+    target: AuditTarget, samples: int, confidence: float, entropy: Entropy
+) -> EpsilonBound:
+    """Return a lower bound on the epsilon of a target, with the given confidence."""
     check_effort(samples, confidence, SAMPLES)
-    first, second = (subject.draw(which, samples, entropy) for which in (0, 1))
-    return bound_epsilon(first, second, 1 - confidence, subject.event.delta)
+    first, second = (target.draw(which, samples, entropy) for which in (0, 1))
+    return bound_epsilon(first, second, 1 - confidence, target.event.delta)

@@ -1,157 +1,507 @@
-"""All that a holder of PFDS shares, drawn again and again with one unit there and without it.
+"""Audit of PFDS: outputs of holders with one unit and without it, to a hostile aggregator.
 
-Variant paper: the tree, the counts and the data (`shoal.audit.trees`). Trust local: a holder's tables. Secure sums: all sums, with those
-who collude (`shoal.audit.shares`). Some are run in full, with messages and ledgers; for the others the peers are asked for what they would
-answer, for many studies at once.
+`shoal.audit.study` calls `AUDITED`. Variant paper: the tree, the counts and the data
+(`shoal.audit.pfds_paper`). Trust local: a holder's tables. Secure sums: all sums, with colluders.
+
+The largest allowed numbers of holders collude and are missing, so that only the promised noise
+hides the unit. The aggregator of secure sums pretends to have learned a model that is wrong about
+the unit, so that each sum depends on the unit as strongly as possible.
+
+Some studies run in full, with messages, secure sums and ledgers. For the others the peers compute
+what they would answer, for many studies together; the sums are the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 
-from shoal.audit import shares, trees
-from shoal.audit.looks import Look, Seen, evidence, ranked
-from shoal.domain import Categorical
+from shoal.audit import pfds_paper
+from shoal.audit.observations import (
+    AuditedProtocol,
+    Observation,
+    Observations,
+    compute_evidence,
+    rank_samples,
+)
+from shoal.crypto.identity import Identity, Roster
+from shoal.data.schema import Categorical
 from shoal.entropy import Entropy
+from shoal.mechanisms.distributed_gaussian import DistributedGaussian
+from shoal.mechanisms.distributed_laplace import DistributedLaplace
 from shoal.privacy.accountant import Loss
 from shoal.privacy.events import Event
 from shoal.privacy.rounding import grains_up
-from shoal.protocols.base import START, Account, MemoryLedger, Started, settle
-from shoal.protocols.pfds.local import TABLES, price
-from shoal.protocols.pfds.messages import Tables
-from shoal.protocols.pfds.params import GRID, Floats, Ints, Params, Rows
-from shoal.protocols.pfds.sharing_peer import SharingPeer
-from shoal.protocols.pfds.summing_peer import SummingPeer
-from shoal.protocols.pfds.tables_peer import TablesPeer
+from shoal.protocols.base import (
+    AGGREGATOR,
+    START,
+    Account,
+    Effects,
+    MemoryLedger,
+    Started,
+    run_input,
+    run_local,
+)
+from shoal.protocols.pfds.aggregator import PFDSSecureSumAggregatorState, SecureSumAggregator
+from shoal.protocols.pfds.messages import HolderTables, PFDSScriptState
+from shoal.protocols.pfds.paper.peer import PaperPeer
+from shoal.protocols.pfds.params import GRID, Floats, Ints, PFDSParams, PFDSRows
+from shoal.protocols.pfds.peer import LocalPeer, SecureSumPeer
+from shoal.protocols.pfds.refinement import MOST, ONE
+from shoal.protocols.pfds.script import Answers, SecureSumScript
+from shoal.protocols.pfds.tables import TABLES, price_tables
+from shoal.protocols.secagg.member import SumMember
+from shoal.protocols.secagg.messages import SumParameters
 from shoal.study.manifest import Manifest
-from shoal.study.pfds import params_of
+from shoal.study.pfds import build_params
 from shoal.study.spec import Study
 
-MakeTables = Callable[[Params, bytes, int, Rows], TablesPeer]
-"""What makes a peer of trust local, of parameters, digest, place and rows: the class itself, or one that a doubter has altered."""
+MakePeer = Callable[[SecureSumScript, SumMember, PFDSRows], SecureSumPeer]
+"""Constructor of a peer: the class, or a changed one that an audit must detect.
 
-RUNS = 1
-"""Peers or studies that are run in full, with each of the neighbours: ten seconds for a study of sums among fifty holders."""
-DATA = 2000
-"""Holders of variant paper whose data are looked at: half a minute."""
+Its arguments are script, member and rows.
+"""
+
 _BLOCK = 1 << 12
-_ALL = "all that was released"
+_PHASE_TIMEOUT = timedelta(hours=1)
 
 
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """What was seen of many peers or studies with the same rows.
+def make_plus_neighbours(params: PFDSParams) -> tuple[PFDSRows, PFDSRows]:
+    """Return the rows of variant plus without the unit, and with it.
+
+    The unit shares no cell with the other rows in features of two or more cells.
+    """
+    first, last = params.starts[:-1], params.starts[1:] - 1
+    sides: Ints = GRID * np.eye(params.n_sides, dtype=np.int64)
+    with_unit = PFDSRows(
+        np.stack([last, *[first] * params.max_rows]), sides[[0, *[-1] * params.max_rows]]
+    )
+    return with_unit.take(np.arange(1)), with_unit
+
+
+def make_hostile_state(script: SecureSumScript, step: int) -> PFDSScriptState:
+    """Return the state that a hostile aggregator asks everyone to count with.
+
+    Its model is certain of the first class, and wrong about the unit.
+    """
+    return script.initial_state.replace(step=step, intercept=-MOST * ONE)
+
+
+class PFDSScriptedAggregator(SecureSumScript):
+    """A script that ignores all answers."""
+
+    @property
+    def initial_state(self) -> PFDSScriptState:
+        return super().initial_state.replace(intercept=-MOST * ONE)
+
+    def advance(self, state: PFDSScriptState, answers: Answers) -> PFDSScriptState:
+        return state.replace(step=len(answers))
+
+
+class SilentAggregator(SecureSumAggregator):
+    """An aggregator that does not publish its model."""
+
+    def _publish_model(
+        self, state: PFDSSecureSumAggregatorState
+    ) -> tuple[PFDSSecureSumAggregatorState, Effects]:
+        return state.replace(is_over=True), ()
+
+
+class PFDSAuditColluder(SecureSumPeer):
+    """A colluder: puts nothing into the sums, as the aggregator would only subtract it."""
+
+    def draw_noisy_answer(
+        self,
+        script_state: PFDSScriptState,
+        rows: PFDSRows,
+        entropy: Entropy,  # noqa: ARG002 - it adds no noise
+    ) -> Ints:
+        return np.zeros(len(self.script.count(script_state, rows)), np.int64)
+
+
+class RepeatedSumScript(SecureSumScript):
+    """A script that asks for some numbers of each answer, repeated for n studies.
 
     Parameters
     ----------
-    told
-        In words what was looked at, and what each says for the unit, ``(n,)``. First all that was released; then the answer to each
-        question, in order; then what has no price of its own.
-    charged
-        What ledgers have counted, in grains.
-    packets
-        Most answers of one peer.
+    script
+        The script of the study.
+    where
+        Question -> positions of the numbers.
+    n
+        Number of studies.
     """
 
-    told: Mapping[str, Floats]
-    charged: tuple[int, ...]
+    def __init__(self, script: SecureSumScript, where: Mapping[str, Ints], n: int) -> None:
+        super().__init__(script.params)
+        self.script = script
+        self.where = where
+        self.n = n
+
+    @property
+    def prices(self) -> Mapping[str, Event]:
+        return self.script.prices
+
+    def find_mechanism(self, question: str) -> DistributedLaplace | DistributedGaussian | None:
+        return self.script.find_mechanism(question)
+
+    def count(self, state: PFDSScriptState, rows: PFDSRows) -> Ints:
+        return np.tile(
+            self.script.count(state, rows)[self.where[self.questions[state.step]]], self.n
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PFDSSumsAuditRun:
+    """A study that was run in full.
+
+    Parameters
+    ----------
+    evidence
+        ``(n_questions,)`` evidence of each sum for the unit; 0 if the study did not finish.
+    charges
+        Total charge of each honest holder's ledger, in grains.
+    packets
+        Most answers of one honest holder.
+    """
+
+    evidence: Floats
+    charges: tuple[int, ...]
     packets: int
 
 
-def draw_sums(stage: shares.Sums, which: int, n: int, entropy: Entropy) -> Drawn:
-    """So many studies of sums, `RUNS` of them in full."""
-    runs = [stage.run(which, entropy) for _ in range(RUNS)]
-    said = np.concatenate([[run.evidence for run in runs], stage.draw(which, n - RUNS, entropy)])
-    charged = tuple(total for run in runs for total in run.charged)
-    return Drawn(_told(said, stage.prices), charged, max(run.packets for run in runs))
-
-
-def many_tables(params: Params, n: int) -> Params:
-    """The figures of a study whose features have a cell for each of n studies, which is the unit's cell there."""
-    names, values = params.schema.names, [str(i) for i in range(n)]
-    return replace(params, schema=replace(params.schema, features=tuple(Categorical(name, values, missing=False) for name in names)))
-
-
-def draw_tables(study: bytes, params: Params, which: int, n: int, entropy: Entropy, make_peer: MakeTables) -> Drawn:
-    """So many holders with trust local, and `RUNS` more in full; those are started twice."""
-    charged, packets = [], 0
-    for _ in range(RUNS):
-        peer, ledger = make_peer(params, study, 0, shares.unit_and_others(params)[which]), MemoryLedger()
-        account, state = Account(ledger, study, "the rows", "the aggregator", "an audit"), peer.initial()
-        for _ in range(2):
-            state, _ = settle(peer, state, Started(), START, entropy, account)
-        packets = max(packets, len(ledger.entries))
-        charged.append(sum(entry.cost for entry in ledger.entries.values()))
-    wide = many_tables(params, _BLOCK)
-    units = np.repeat(wide.starts[:-1] + np.arange(_BLOCK)[:, np.newaxis], params.max_rows * which, axis=0)
-    sides: Ints = np.zeros((len(units), params.n_sides), np.int64)
-    sides[:, -1] = GRID
-    said = [np.zeros(0)]
-    for _ in range(-(-n // _BLOCK)):
-        peer = make_peer(wide, study, 0, Rows(units, sides))
-        message = peer.answer(peer.initial(), TABLES, entropy)
-        assert isinstance(message, Tables)
-        seen = message.counts.expect("int64", message.counts.count).reshape(-1, _BLOCK, params.n_sides)[:, :, -1].T
-        sums = np.repeat([[0], [GRID * params.max_rows]], seen.shape[1], axis=1)
-        said.append(evidence(price(params), seen, sums))
-    return Drawn({_ALL: np.concatenate(said)[:n]}, tuple(charged), packets)
-
-
-def draw_trees(stage: trees.Stage, which: int, n: int, entropy: Entropy) -> Drawn:
-    """So many holders of variant paper, and `RUNS` more in full; at most `DATA` of them share data."""
-    runs, said = [stage.run(which, entropy) for _ in range(RUNS)], stage.draw(which, n, entropy)
-    told = _told(said, stage.prices) | stage.share(which, min(n, DATA), entropy)
-    return Drawn(told, tuple(run.charged for run in runs), max(run.packets for run in runs))
-
-
-def _told(said: Floats, prices: Mapping[str, Event]) -> dict[str, Floats]:
-    return {_ALL: said.sum(axis=1)} | {f"the answer to {question}": said[:, i] for i, question in enumerate(prices)}
-
-
-def look(study: Study, claim: Loss, whole: Loss, samples: int, entropy: Entropy, make_peer: Callable[..., Any] | None = None) -> Seen:
-    """Draw so many peers or studies with a unit and without it, and compare all that is shared.
+class PFDSSumsAuditHarness:
+    """A study of secure sums with a hostile aggregator, in which holders are run.
 
     Parameters
     ----------
     study
-        The study.
-    claim, whole
-        What the label states, and what it says that everything costs; of what ledgers have counted, the sum is reported that misses it.
-    samples, entropy, make_peer
-        As for the audit.
+        Digest of the manifest.
+    """
+
+    def __init__(
+        self, study: bytes, params: PFDSParams, make_peer: MakePeer = SecureSumPeer
+    ) -> None:
+        self.script = PFDSScriptedAggregator(params)
+        self.params = params
+        self.make_peer = make_peer
+        self.prices = self.script.prices
+        n = params.n_holders
+        identities = [Identity.from_seed(number.to_bytes(32, "big")) for number in range(n)]
+        self._sum_parameters = SumParameters(
+            study,
+            Roster(tuple(map(str, range(n))), tuple(one.public_key for one in identities)),
+            params.minimum,
+        )
+        self._members = [
+            SumMember(self._sum_parameters, me, identities[me]) for me in range(params.minimum)
+        ]
+        # The label's promise, computed here independently of the code that makes the noise.
+        self._n_honest = params.minimum - params.max_colluders
+        self._states = [
+            make_hostile_state(self.script, step) for step in range(len(self.script.questions))
+        ]
+        self._tables = make_plus_neighbours(params)
+        others = self._tables[0]
+        counts = [
+            np.stack([self.script.count(state, rows) for rows in self._tables])
+            for state in self._states
+        ]
+        changed = [np.flatnonzero(both[0] != both[1]) for both in counts]
+        other_counts = [
+            (self._n_honest - 1) * self.script.count(state, others) for state in self._states
+        ]
+        self.where = dict(zip(self.script.questions, changed, strict=True))
+        self.sums = [
+            (both + other)[:, at]
+            for both, other, at in zip(counts, other_counts, changed, strict=True)
+        ]
+
+    def _make_honest_peers(
+        self, script: SecureSumScript, which: int
+    ) -> list[tuple[SecureSumPeer, PFDSRows]]:
+        """Return the honest holders and their rows.
+
+        The first one has the unit if ``which`` is 1.
+        """
+        rows = [self._tables[which], *[self._tables[0]] * (self._n_honest - 1)]
+        return [
+            (self.make_peer(script, self._members[me], own), own) for me, own in enumerate(rows)
+        ]
+
+    def draw(self, which: int, n: int, entropy: Entropy) -> Floats:
+        """Return the evidence of the sums of n studies for the unit, ``(n, n_questions)``."""
+        blocks = [
+            self._draw_block(which, min(_BLOCK, n - start), entropy)
+            for start in range(0, n, _BLOCK)
+        ]
+        return np.concatenate([np.zeros((0, len(self._states))), *blocks])
+
+    def _draw_block(self, which: int, n: int, entropy: Entropy) -> Floats:
+        honest = self._make_honest_peers(RepeatedSumScript(self.script, self.where, n), which)
+        answers = [
+            sum(peer.draw_noisy_answer(state, rows, entropy) for peer, rows in honest)
+            for state in self._states
+        ]
+        return self._compute_evidence([np.reshape(answer, (n, -1)) for answer in answers])
+
+    def _compute_evidence(self, noisy_sums: list[Ints]) -> Floats:
+        evidence = [
+            compute_evidence(event, *both)
+            for event, both in zip(
+                self.prices.values(), zip(noisy_sums, self.sums, strict=True), strict=True
+            )
+        ]
+        return np.stack(evidence, axis=1)
+
+    def run(self, which: int, entropy: Entropy) -> PFDSSumsAuditRun:
+        """Run a whole study."""
+        names, honest = (
+            self._sum_parameters.roster.names,
+            self._make_honest_peers(self.script, which),
+        )
+        peers = {names[peer.member.me]: peer for peer, _ in honest}
+        ledgers = {name: MemoryLedger() for name in peers}
+        peers |= {
+            names[member.me]: PFDSAuditColluder(self.script, member, self._tables[0])
+            for member in self._members[self._n_honest :]
+        }
+        state = run_local(
+            SilentAggregator(self.script, self._sum_parameters, _PHASE_TIMEOUT),
+            peers,
+            entropy,
+            ledgers=ledgers,
+        ).states[AGGREGATOR]
+        assert isinstance(state, PFDSSecureSumAggregatorState)
+        evidence, entries = (
+            np.zeros(len(self._states)),
+            [ledger.entries.values() for ledger in ledgers.values()],
+        )
+        if len(state.noisy_sums) == len(self._states):
+            evidence = self._compute_evidence(
+                [
+                    answer[np.newaxis, at]
+                    for answer, at in zip(state.noisy_sums, self.where.values(), strict=True)
+                ]
+            )[0]
+        return PFDSSumsAuditRun(
+            evidence,
+            tuple(sum(entry.cost for entry in some) for some in entries),
+            max(map(len, entries)),
+        )
+
+
+MakeLocalPeer = Callable[[PFDSParams, bytes, int, PFDSRows], LocalPeer]
+"""Constructor of a peer of trust local: the class, or a changed one that an audit must detect.
+
+Its arguments are parameters, digest, place on the roster and rows.
+"""
+
+RUNS = 1
+"""Peers or studies to run in full with each neighbour.
+
+A study of sums among fifty holders takes ten seconds.
+"""
+DATA_SAMPLES = 2000
+"""Most holders of variant paper that share data: half a minute."""
+_ALL = "all releases"
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Observations of many peers or studies with the same rows.
+
+    Parameters
+    ----------
+    evidence
+        Description of what was observed -> its evidence for the unit, ``(n,)``. First all releases;
+        then the answer to each question, in order; then parts without a separate price.
+    charges
+        Total charges of ledgers, in grains.
+    packets
+        Most answers of one peer.
+    """
+
+    evidence: Mapping[str, Floats]
+    charges: tuple[int, ...]
+    packets: int
+
+
+def draw_sums(harness: PFDSSumsAuditHarness, which: int, n: int, entropy: Entropy) -> Samples:
+    """Draw n studies of sums, `RUNS` of them in full."""
+    runs = [harness.run(which, entropy) for _ in range(RUNS)]
+    evidence = np.concatenate(
+        [[run.evidence for run in runs], harness.draw(which, n - RUNS, entropy)]
+    )
+    charges = tuple(total for run in runs for total in run.charges)
+    return Samples(
+        _label_evidence(evidence, harness.prices), charges, max(run.packets for run in runs)
+    )
+
+
+def widen_params(params: PFDSParams, n: int) -> PFDSParams:
+    """Return parameters with features of n cells: cell i is the unit's cell in study i."""
+    names, values = params.schema.names, [str(i) for i in range(n)]
+    return replace(
+        params,
+        schema=replace(
+            params.schema,
+            features=tuple(Categorical(name, values, missing=False) for name in names),
+        ),
+    )
+
+
+def draw_tables(
+    study: bytes, params: PFDSParams, which: int, n: int, entropy: Entropy, make_peer: MakeLocalPeer
+) -> Samples:
+    """Draw n holders with trust local, and run `RUNS` more in full; these are started twice."""
+    charges, packets = [], 0
+    for _ in range(RUNS):
+        peer, ledger = (
+            make_peer(params, study, 0, make_plus_neighbours(params)[which]),
+            MemoryLedger(),
+        )
+        account, state = (
+            Account(ledger, study, "the rows", "the aggregator", "an audit"),
+            peer.initial_state(),
+        )
+        for _ in range(2):
+            state, _ = run_input(peer, state, Started(), START, entropy, account)
+        packets = max(packets, len(ledger.entries))
+        charges.append(sum(entry.cost for entry in ledger.entries.values()))
+    wide = widen_params(params, _BLOCK)
+    units = np.repeat(
+        wide.starts[:-1] + np.arange(_BLOCK)[:, np.newaxis], params.max_rows * which, axis=0
+    )
+    sides: Ints = np.zeros((len(units), params.n_sides), np.int64)
+    sides[:, -1] = GRID
+    evidence = [np.zeros(0)]
+    for _ in range(-(-n // _BLOCK)):
+        peer = make_peer(wide, study, 0, PFDSRows(units, sides))
+        message = peer.answer(peer.initial_state(), TABLES, entropy)
+        assert isinstance(message, HolderTables)
+        noisy_counts = (
+            message.counts.expect("int64", message.counts.count)
+            .reshape(-1, _BLOCK, params.n_sides)[:, :, -1]
+            .T
+        )
+        sums = np.repeat([[0], [GRID * params.max_rows]], noisy_counts.shape[1], axis=1)
+        evidence.append(compute_evidence(price_tables(params), noisy_counts, sums))
+    return Samples({_ALL: np.concatenate(evidence)[:n]}, tuple(charges), packets)
+
+
+def draw_trees(
+    harness: pfds_paper.PFDSPaperAuditHarness, which: int, n: int, entropy: Entropy
+) -> Samples:
+    """Draw n holders of variant paper, and run `RUNS` more in full.
+
+    At most `DATA_SAMPLES` of them share data.
+    """
+    runs = [harness.run(which, entropy) for _ in range(RUNS)]
+    evidence = _label_evidence(harness.draw(which, n, entropy), harness.prices)
+    evidence |= harness.draw_data_evidence(which, min(n, DATA_SAMPLES), entropy)
+    return Samples(evidence, tuple(run.charge for run in runs), max(run.packets for run in runs))
+
+
+def _label_evidence(evidence: Floats, prices: Mapping[str, Event]) -> dict[str, Floats]:
+    return {_ALL: evidence.sum(axis=1)} | {
+        f"the answer to {question}": evidence[:, i] for i, question in enumerate(prices)
+    }
+
+
+def observe_study(
+    study: Study,
+    claim: Loss,
+    whole: Loss,
+    samples: int,
+    entropy: Entropy,
+    make_peer: Callable[..., Any] | None = None,
+) -> Observations:
+    """Draw peers or studies with a unit and without it, and compare all that is shared.
+
+    Parameters
+    ----------
+    claim
+        The loss that the label states.
+    whole
+        The loss of all releases. The charge that differs from it the most is reported.
 
     Notes
     -----
-    The answer to each question is held against its own price, too. Where the noise is Gaussian, everything is held against the sum of rhos
-    that the label's epsilon comes from, besides (epsilon, delta) itself.
+    The answer to each question is also compared with its price. If the noise is Gaussian,
+    everything is compared with (epsilon, delta), and also with the sum of rhos that the label's
+    epsilon follows from.
     """
-    params, digest = params_of(study), Manifest(study).digest
+    params, digest = build_params(study), Manifest(study).digest
     prices: Mapping[str, Event]
     if params.variant == "paper":
-        of_trees = trees.Stage(digest, params, make_peer or SharingPeer)
-        drawn = [draw_trees(of_trees, which, samples, entropy) for which in (0, 1)]
-        some = f"{min(samples, DATA)} with data, {RUNS} in full"
-        prices, tried = of_trees.prices, f"each of two tables, on trees whose upper levels are known; {some}"
+        trees = pfds_paper.PFDSPaperAuditHarness(digest, params, make_peer or PaperPeer)
+        drawn = [draw_trees(trees, which, samples, entropy) for which in (0, 1)]
+        subset = f"{min(samples, DATA_SAMPLES)} with data, {RUNS} in full"
+        prices, description = (
+            trees.prices,
+            f"each of two tables, on trees with known upper levels; {subset}",
+        )
     elif params.trust == "local":
-        drawn = [draw_tables(digest, params, which, samples, entropy, make_peer or TablesPeer) for which in (0, 1)]
-        prices, tried = {TABLES: price(params)}, f"each of two tables, and {RUNS} in full"
+        drawn = [
+            draw_tables(digest, params, which, samples, entropy, make_peer or LocalPeer)
+            for which in (0, 1)
+        ]
+        prices = {TABLES: price_tables(params)}
+        description = f"each of two tables, and {RUNS} in full"
     else:
-        of_sums = shares.Sums(digest, params, make_peer or SummingPeer)
-        drawn = [draw_sums(of_sums, which, samples, entropy) for which in (0, 1)]
-        prices, tried = of_sums.prices, f"each of two tables, {RUNS} of them in full, with messages and secure sums"
+        sums = PFDSSumsAuditHarness(digest, params, make_peer or SecureSumPeer)
+        drawn = [draw_sums(sums, which, samples, entropy) for which in (0, 1)]
+        prices, description = (
+            sums.prices,
+            f"each of two tables, {RUNS} of them in full, with messages and secure sums",
+        )
     rows = (f"all {params.unit}s but one", f"all {params.unit}s")
-    parts = {f"the answer to {question}": Loss(event.scope, event.epsilon, event.delta, "price") for question, event in prices.items()}
-    looks = []
-    for seen_in, first in drawn[0].told.items():
-        keys = ranked(first, drawn[1].told[seen_in])
+    parts = {
+        f"the answer to {question}": Loss(event.scope, event.epsilon, event.delta, "price")
+        for question, event in prices.items()
+    }
+    observations = []
+    for seen_in, first in drawn[0].evidence.items():
+        keys = rank_samples(first, drawn[1].evidence[seen_in])
         is_part = seen_in in parts
-        looks.append(Look(seen_in, rows, *keys, parts.get(seen_in, claim), is_part, by_rho=is_part and params.delta > 0))
+        observations.append(
+            Observation(
+                seen_in,
+                rows,
+                *keys,
+                parts.get(seen_in, claim),
+                is_part,
+                is_zcdp=is_part and params.delta > 0,
+            )
+        )
         if params.delta and not is_part:
-            looks.append(Look(f"{seen_in}, as a zero-concentrated sum", rows, *keys, claim, by_rho=True))
-    charged = [total for one in drawn for total in one.charged]
-    worst = max(charged, key=lambda total: abs(total - grains_up(whole.epsilon)))
-    return Seen(tuple(looks), worst, max(one.packets for one in drawn), None, tried)
+            observations.append(
+                Observation(
+                    f"{seen_in}, as a zero-concentrated sum", rows, *keys, claim, is_zcdp=True
+                )
+            )
+    charges = [total for one in drawn for total in one.charges]
+    worst = max(charges, key=lambda total: abs(total - grains_up(whole.epsilon)))
+    packets = max(one.packets for one in drawn)
+    return Observations(tuple(observations), worst, packets, None, description)
+
+
+LOCAL_SAMPLES = 200_000
+"""Holders with each of the tables: half a minute, because most are drawn together."""
+SUM_SAMPLES = 100_000
+"""Studies with secure sums: a minute if noise is drawn in the shares of fifty holders."""
+
+
+def choose_samples(study: Study) -> int:
+    """Return the default number of samples."""
+    return SUM_SAMPLES if study.trust == "secure-sum" else LOCAL_SAMPLES
+
+
+AUDITED = AuditedProtocol(
+    "pfds", observe_study, choose_samples, lambda study: study.trust == "secure-sum"
+)

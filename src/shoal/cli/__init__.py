@@ -1,1 +1,1 @@
-"""The command line: one file per command, loaded when it is called."""
+"""The command line: one module or package for each command, imported when it is called."""

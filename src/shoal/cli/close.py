@@ -1,4 +1,8 @@
-"""``shoal close``: the analyst ends a study before its time."""
+"""``shoal close``: end a study early, as its analyst.
+
+`shoal.cli.main` loads it. The analyst's key is read from a file, standard input or the terminal,
+never from the command line, and is never printed.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,15 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from shoal.cli.arguments import pick_study
 from shoal.cli.output import emit
-from shoal.cli.picking import pick
-from shoal.command_tasks import run_tasks
+from shoal.cli.runtime import run_async
 from shoal.errors import TransportError, UsageError
-from shoal.names import shown
+from shoal.text import escape_text
 
-_STANDS_FOR_INPUT = "-"
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-_KEY = re.compile(r"(?:[0-9a-fA-F][\s-]?){64}")
+_STDIN = "-"
+_DIGEST_PATTERN = re.compile(r"[0-9a-f]{64}")
+_KEY_PATTERN = re.compile(r"(?:[0-9a-fA-F][\s-]?){64}")
 _MOST_CHARACTERS = 1_000
 
 
@@ -30,9 +34,10 @@ def close(
     ca: Path | None = None,
     json: bool = False,
 ) -> None:
-    """End a study of a coordinator before its time, as its analyst. Nothing is learned from it, and what participants sent stays spent.
+    """End a study early, as its analyst.
 
-    A study that has ended already stays as it is.
+    No model is learned, and the privacy that participants spent stays spent. A study that has ended
+    does not change.
 
     Parameters
     ----------
@@ -41,68 +46,94 @@ def close(
     study
         The beginning of its digest, or its title.
     key_file
-        A file with the analyst's key, which shoal serve printed at its first start; - for standard input. At a terminal it can be typed.
+        A file with the analyst's key, which shoal serve printed at its first start; - for standard
+        input. Without this option the command asks for the key at the terminal.
     ca
-        Certificates to trust in place of the system's, in PEM form.
+        Certificates to trust instead of the system's, in PEM form.
     json
         Print one JSON object.
     """
-    key = _key(key_file)
-    data = run_tasks(_close(url, study, key, ca))
+    key = _read_key(key_file)
+    data = run_async(_close_study(url, study, key, ca))
+    reason = "" if data["reason"] is None else f": {escape_text(data['reason'])}"
     lines = [
-        f"study     {shown(data['title'])}, digest {data['short']}",
-        f"standing  {shown(data['status'])}{'' if data['reason'] is None else ': ' + shown(data['reason'])}",
-        f"learned   {'nothing: what was sent stays spent' if data['model'] is None else 'a model, at ' + data['model']}",
+        f"study     {escape_text(data['title'])}, digest {data['short']}",
+        f"status    {escape_text(data['status'])}{reason}",
+        f"model     {data['model'] or 'none; privacy that participants spent stays spent'}",
     ]
     emit(data, "\n".join(lines), json=json)
 
 
-async def _close(url: str, study: str, key: str, ca: Path | None) -> dict[str, Any]:
-    """Close it, and ask how it stands."""
+async def _close_study(url: str, study: str, key: str, ca: Path | None) -> dict[str, Any]:
+    """Close a study; return its status."""
     from shoal.clock import SystemClock
     from shoal.entropy import SystemEntropy
     from shoal.participant.client import Client, RefusedError
-    from shoal.study.manifest import short
-    from shoal.transport.routes import study_route
+    from shoal.participant.network import parse_via
+    from shoal.study.manifest import shorten_digest
+    from shoal.transport.api import study_route
 
-    async with Client(url, SystemClock(), SystemEntropy(), ca=ca) as client:
-        titles = {one["digest"]: one["title"] for one in await client.studies() if _DIGEST.fullmatch(one["digest"])}
-        digest = pick(study, titles, f"At {shown(client.url)}")
+    entropy = SystemEntropy()
+    network_path = parse_via(None, url, entropy, ca=ca)
+    async with Client(url, SystemClock(), entropy, network_path=network_path) as client:
+        titles = {
+            one["digest"]: one["title"]
+            for one in await client.fetch_studies()
+            if _DIGEST_PATTERN.fullmatch(one["digest"])
+        }
+        digest = pick_study(study, titles, f"At {escape_text(client.url)}")
         try:
-            await client.close(digest, key)
+            await client.close_study(digest, key)
         except RefusedError as error:
             if error.code == "AUTH-002":
-                error.fix = "Give the key that shoal serve has printed when it first used this coordinator's store."
+                error.fix = (
+                    "Give the key that shoal serve printed when it first used this coordinator's "
+                    "store."
+                )
             raise
-        found = next((one for one in await client.studies() if one["digest"] == digest), None)
+        found = next((one for one in await client.fetch_studies() if one["digest"] == digest), None)
     if found is None:
-        raise TransportError("NET-002", "The coordinator took the request, and does not name the study any more.")
+        raise TransportError(
+            "NET-002", "The coordinator accepted the request, but does not list the study any more."
+        )
     reason = found.get("reason")
     return {
         "study": digest,
-        "short": short(bytes.fromhex(digest)),
+        "short": shorten_digest(bytes.fromhex(digest)),
         "title": found["title"],
         "status": found["status"],
         "reason": " ".join(reason[:_MOST_CHARACTERS].split()) if isinstance(reason, str) else None,
-        "model": f"{client.url}{study_route(digest, 'model')}" if found["status"] == "done" else None,
+        "model": f"{client.url}{study_route(digest, 'model')}"
+        if found["status"] == "done"
+        else None,
     }
 
 
-def _key(name: str | None) -> str:
-    """The analyst's key: from a file, from standard input, or typed. It is never shown."""
+def _read_key(name: str | None) -> str:
+    """Read the analyst's key from a file, standard input or the terminal."""
     if name is None and not sys.stdin.isatty():
-        fix = "--key-file F, or --key-file - for standard input."
-        raise UsageError("USAGE-001", "The analyst's key is not given, and there is no terminal to ask at.", fix=fix)
-    key = _typed() if name is None else _read(name)
-    if not _KEY.fullmatch(key.strip()):
-        what = "This is not an analyst's key." if name is None else f"There is no analyst's key in {shown(name)}."
+        fix = "--key-file FILE, or --key-file - for standard input"
         raise UsageError(
-            "USAGE-001", what, fix="It has 64 hexadecimal digits, in groups, as shoal serve has printed it at its first start."
+            "USAGE-001",
+            "The analyst's key is missing, and there is no terminal to ask for it.",
+            fix=fix,
+        )
+    key = _prompt_key() if name is None else _read_key_file(name)
+    if not _KEY_PATTERN.fullmatch(key.strip()):
+        what = (
+            "This is not an analyst's key."
+            if name is None
+            else f"There is no analyst's key in {escape_text(name)}."
+        )
+        raise UsageError(
+            "USAGE-001",
+            what,
+            fix="Give the 64 hexadecimal digits that shoal serve printed at its first start.",
         )
     return re.sub(r"[\s-]", "", key).lower()
 
 
-def _typed() -> str:
+def _prompt_key() -> str:
     from getpass import getpass
 
     try:
@@ -111,14 +142,20 @@ def _typed() -> str:
         return ""
 
 
-def _read(name: str) -> str:
+def _read_key_file(name: str) -> str:
     try:
-        if name == _STANDS_FOR_INPUT:
+        if name == _STDIN:
             return sys.stdin.read(_MOST_CHARACTERS)
         with Path(name).open(encoding="ascii", errors="replace") as file:
             return file.read(_MOST_CHARACTERS)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text, or its name is not one that a file can have"
+        reason = (
+            error.strerror
+            if isinstance(error, OSError)
+            else "it is not text, or its name is not valid"
+        )
         raise UsageError(
-            "USAGE-001", f"The key in {shown(name)} cannot be read: {reason}.", fix="--key-file F, where F has the key."
+            "USAGE-001",
+            f"The key in {escape_text(name)} cannot be read: {reason}.",
+            fix="Give a file with the key: --key-file FILE",
         ) from None

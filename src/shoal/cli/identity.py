@@ -1,4 +1,7 @@
-"""``shoal identity``: the public key under which an organisation stands on a roster."""
+"""``shoal identity``: print the public key of an organisation for a roster.
+
+The secret key never leaves the ledger's file.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +11,37 @@ from pathlib import Path
 from shoal.cli.output import emit
 
 
-def identity(*, name: str = "your name here", ledger: Path | None = None, json: bool = False) -> None:
-    """Print your public key as a block of a roster file, to be sent to the analyst.
+def identity(
+    *, name: str = "your name here", ledger: Path | None = None, json: bool = False
+) -> None:
+    """Print your public key as a block of a roster file, to send to the analyst.
 
-    A study of secure sums has a roster of all members. The key is made at the first call; its secret half stays in the file of your ledger,
-    and a backup of that file is a backup of the key.
+    A study with secure sums has a roster of all members. The key is made at the first call. Its
+    secret half stays in your ledger file, and a backup of that file is a backup of the key.
 
     Parameters
     ----------
     name
-        What the others will call you.
+        Your name for the other members.
     ledger
-        The ledger file; SHOAL_LEDGER or the user's data directory where it is not given.
+        The ledger file. Default: SHOAL_LEDGER, or a file in your data directory.
     json
         Print one JSON object.
     """
     from shoal.clock import SystemClock
     from shoal.entropy import SystemEntropy
-    from shoal.participant.identity import master
     from shoal.participant.journal import Journal
-    from shoal.participant.ledger_file import default_path
-    from shoal.study.manifest import Member
+    from shoal.participant.keys import load_master_identity
+    from shoal.participant.ledger_storage import find_ledger_path
+    from shoal.study.manifest import RosterMember
 
-    path = ledger or default_path()
+    path = ledger or find_ledger_path()
     with Journal(path, SystemClock()) as journal:
-        member = Member(name, master(journal, SystemEntropy()).public)
-    block = f"[[member]]\nname = {json_format.dumps(member.name, ensure_ascii=False)}\nkey = {json_format.dumps(member.key.hex())}"
-    # What follows is a comment, so that all of it can be appended to a roster.
+        member = RosterMember(name, load_master_identity(journal, SystemEntropy()).public_key)
+    block = (
+        f"[[member]]\nname = {json_format.dumps(member.name, ensure_ascii=False)}\nkey = "
+        f"{json_format.dumps(member.key.hex())}"
+    )
+    # The rest is a comment, so that the whole output can be appended to a roster.
     text = f"{block}\n\n# next      shoal join URL --data rows.csv"
     emit({"name": member.name, "key": member.key.hex(), "ledger": str(path)}, text, json=json)

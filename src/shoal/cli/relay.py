@@ -1,16 +1,17 @@
-"""``shoal relay``: take sealed packets and requests for a coordinator, so that it does not see from whom they come."""
+"""``shoal relay``: forward sealed packets and requests to a coordinator.
+
+`shoal.cli.main` loads it. The relay itself is `shoal.relay`.
+"""
 
 from __future__ import annotations
 
-import importlib.util
 import json as json_format
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import UsageError
-from shoal.names import shell_word, shown
+from shoal.errors import UsageError, require_extra
+from shoal.text import escape_text, shell_quote
 
 
 def relay(
@@ -25,10 +26,11 @@ def relay(
     ca: Path | None = None,
     json: bool = False,
 ) -> None:
-    """Take sealed packets and requests for a coordinator, so that it does not see from whom they come. Runs until told to stop.
+    """Forward sealed packets and requests to a coordinator until Ctrl-C or SIGTERM.
 
-    It sees who sends and not what; the coordinator sees what and not who. So it is for somebody else to run than the coordinator: whoever
-    has both could put them together. Packets leave in shuffled batches when a phase of their study has collected enough of them.
+    The relay sees who sends, but not the content; the coordinator sees the content, but not who
+    sends. Another party than the operator of the coordinator must run it: someone with both could
+    link them. When a phase of a study has collected enough packets, they leave in a shuffled batch.
 
     Parameters
     ----------
@@ -37,54 +39,64 @@ def relay(
     host
         The address to listen on.
     port
-        The port to listen on; 0 is any that is free.
+        The port to listen on; 0 for any free port.
     tls_cert
-        A PEM file: the certificate, and those that it rests on. Needed to be reached from other machines.
+        A PEM file: the certificate, followed by its issuers' certificates. Needed if other machines
+        are to connect.
     tls_key
-        A PEM file: the certificate's private key.
+        A PEM file: the private key of the certificate.
     without_tls
-        Listen to other machines without TLS all the same, because something in front of it speaks TLS.
+        Let other machines connect without TLS, because a proxy in front terminates TLS.
     spool
-        The file that keeps sealed packets until the coordinator has them.
+        The file that stores sealed packets until the coordinator has them.
     ca
-        Certificates to trust in place of the system's, in PEM form, where the coordinator has one of its own.
+        Certificates to trust instead of the system's, in PEM form, if the coordinator's certificate
+        is self-signed.
     json
-        Print one JSON object when it listens.
+        Print one JSON object when the relay listens.
     """
     if not 0 <= port <= 65_535:
-        raise UsageError("USAGE-001", f"--port {port} is not from 0 to 65,535.")
-    _check_installed()
-    from shoal.relay.remote import checked_url, trusting
-    from shoal.relay.running import Settings, run
-    from shoal.transport.listening import check_exposure, is_open_to_others, listen, resolve, tls_context, url_for_others, url_of
+        raise UsageError("USAGE-001", f"--port {port} is not from 0 to 65,535.", fix="--port 8701")
+    require_extra(
+        "serve", "uvicorn", "uvloop", "httptools", "starlette", "httpx2", purpose="A relay"
+    )
+    from shoal.relay.server import RelaySettings, run_relay
+    from shoal.transport.client import make_client_tls_context, validate_url
+    from shoal.transport.server import (
+        check_exposure,
+        format_public_url,
+        format_url,
+        open_listener,
+        open_tls_context,
+        resolve_address,
+    )
 
-    to = checked_url(to)
+    to = validate_url(to, is_for_relay=True)
     if ca is not None:
-        trusting(ca)
-    if (tls_cert is None) != (tls_key is None):
-        raise UsageError("SERVE-002", "TLS needs a certificate and its key; only one of them is given.", fix="--tls-cert F --tls-key F")
-    resolve(host, port)
-    check_exposure(host, has_tls=tls_cert is not None, without_tls=without_tls)
-    tls = None
-    if tls_cert is not None and tls_key is not None:
-        tls = tls_context(tls_cert, tls_key)
-        if is_open_to_others(tls_key):
-            warning = f"Every user of this machine can read the key {shown(str(tls_key))}: chmod o-r {shell_word(tls_key)}"
-            print(f"warning     {warning}", file=sys.stderr)
-    with listen(host, port) as listener:
-        address = url_of(host, listener, has_tls=tls is not None)
-        notice = Notice(address, url_for_others(host, address, has_tls=tls is not None), to, json)
-        run(Settings(to, spool, ca, tls), listener, notice.show)
+        make_client_tls_context(ca)
+    resolve_address(host, port)
+    tls = open_tls_context(tls_cert, tls_key)
+    check_exposure(host, has_tls=tls is not None, without_tls=without_tls)
+    with open_listener(host, port) as listener:
+        address = format_url(host, listener, has_tls=tls is not None)
+        notice = RelayNotice(
+            address, format_public_url(host, address, has_tls=tls is not None), to, json
+        )
+        run_relay(RelaySettings(to, spool, ca, tls), listener, notice.show)
 
 
 @dataclass(frozen=True)
-class Notice:
-    """What is said when a relay listens.
+class RelayNotice:
+    """The output when a relay listens.
 
     Parameters
     ----------
-    address, reached_at, to
-        Where it listens, what participants are told, and where it relays to.
+    address
+        Where the relay listens.
+    reached_at
+        The address that participants use.
+    to
+        The coordinator's address.
     """
 
     address: str
@@ -93,29 +105,31 @@ class Notice:
     json: bool
 
     def show(self, studies: list[str]) -> None:
-        """Print it."""
-        told = json_format.dumps(self.to_dict(studies)) if self.json else self.to_text(studies)
-        print(told, flush=True)
+        """Print the notice, with the digests of the open studies."""
+        text = json_format.dumps(self.to_dict(studies)) if self.json else self.to_text(studies)
+        print(text, flush=True)
 
     def to_dict(self, studies: list[str]) -> dict[str, Any]:
-        return {"address": self.address, "reached_at": self.reached_at, "to": self.to, "studies": studies}
+        return {
+            "address": self.address,
+            "reached_at": self.reached_at,
+            "to": self.to,
+            "studies": studies,
+        }
 
     def to_text(self, studies: list[str]) -> str:
-        of = f"   ({', '.join(digest[:12] for digest in studies)})" if studies else ""
+        digests = f"   ({', '.join(digest[:12] for digest in studies)})" if studies else ""
+        noun = "study" if len(studies) == 1 else "studies"
         lines = [
-            f"listens     {self.address}   (stops with Ctrl-C; goes on where it was when it is started again)",
-            f"relays to   {shown(self.to)}",
-            f"serves      {len(studies)} open {'study' if len(studies) == 1 else 'studies'}{of}; others as they begin",
-            "keeps       sealed packets, until the coordinator has them; no log of who sent them or when",
+            f"listens     {self.address}   (press Ctrl-C to stop; run the same command to resume)",
+            f"relays to   {escape_text(self.to)}",
+            f"serves      {len(studies)} open {noun}{digests}; new ones when they open",
+            "stores      sealed packets, until the coordinator has them; no log of who sent them "
+            "or when",
             "",
-            "Its clock has to be right: batches leave by it.",
+            "Keep the clock of this machine right: it decides when batches leave.",
         ]
         if "//HOST" in self.reached_at:
-            lines += ["HOST stands for the name by which participants reach this relay."]
-        lines += ["The analyst names it in a study, and participants then send through it:"]
-        return "\n".join([*lines, f"shoal serve STUDY --relay {shell_word(self.reached_at)}"])
-
-
-def _check_installed() -> None:
-    if any(importlib.util.find_spec(name) is None for name in ("uvicorn", "uvloop", "httptools", "starlette", "httpx2")):
-        raise UsageError("USAGE-002", "A relay needs libraries that are not installed.", fix="pip install 'shoal[serve]'")
+            lines += ["Replace HOST by the name under which participants reach this relay."]
+        lines += ["The analyst adds the relay to a study, and participants then send through it:"]
+        return "\n".join([*lines, f"shoal serve STUDY --relay {shell_quote(self.reached_at)}"])

@@ -1,4 +1,7 @@
-"""``shoal report``: what runs have shown, as one HTML file with figures."""
+"""``shoal report``: results of runs as one HTML file with charts.
+
+`write_page` also writes the page of ``shoal statement``. It replaces only pages that shoal wrote.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +17,25 @@ from cyclopts import Parameter
 
 from shoal.cli.output import emit
 from shoal.errors import ShoalError, SpecError, StoreError, UsageError
+from shoal.files import replace_file
 from shoal.models import read_model
-from shoal.names import shell_word, shown
-from shoal.report import report_of
-from shoal.report.documents import Run, read_audit, read_document
-from shoal.report.views import view_of
-from shoal.sim.sweep import settings_name
+from shoal.report import make_report
+from shoal.report.documents import RunDocument, read_audit, read_document
+from shoal.report.views import make_run_view
+from shoal.simulation.sweep import format_settings
+from shoal.text import escape_text, shell_quote
 
 MAX_BYTES = 1 << 28
-NAME = "report.html"
-_WRITTEN = ("run.json", "compare.json")
-_FETCHED = ("model.json",)
-"""What `shoal join --out` has fetched; beside a run it is the run's."""
-_AUDIT = "audit.json"
-_KINDS_OF_FILES = (
-    "A report is made of a run.json (shoal simulate --out), a compare.json (shoal compare --out), or a coordinator's model.json "
-    "(shoal join --out)."
+REPORT_FILE = "report.html"
+_RUN_FILES = ("run.json", "compare.json")
+_RESULT_FILES = ("model.json",)
+"""Files of `shoal join --out`; next to a run.json it is the run's model."""
+_AUDIT_FILE = "audit.json"
+_ACCEPTED_FILES = (
+    "A report shows a run.json (shoal simulate --out), a compare.json (shoal compare --out), or a "
+    "coordinator's model.json (shoal join --out)."
 )
-_MARK = b"<!doctype html>\n"
+_PAGE_PREFIX = b"<!doctype html>\n"
 
 
 def report(
@@ -41,167 +45,207 @@ def report(
     audit: list[Path] | None = None,
     json: bool = False,
 ) -> None:
-    """Write what runs have shown as one HTML file with figures, which loads nothing and needs no network.
+    """Write results of runs as one HTML file with charts, which needs no network.
 
     Several runs of one study make one curve of privacy and utility, if they differ in epsilon.
 
     Parameters
     ----------
     runs
-        Directories of `shoal simulate --out`, `shoal compare --out` or `shoal join --out`, or their run.json, compare.json or model.json:
-        the last is the result of a coordinator, as GET /v1/studies/DIGEST/model gives it.
+        Directories of `shoal simulate --out`, `shoal compare --out` or `shoal join --out`, or their
+        run.json, compare.json or model.json. A model.json is the result of a coordinator, as
+        GET /v1/studies/DIGEST/model returns it.
     out
-        The file to write; without it report.html in the first directory, or beside the first file. An earlier report is replaced.
+        The file to write; by default report.html in the first directory, or next to the first file.
+        An earlier report is replaced.
     open_
-        Show it in a browser, where there is a display.
+        Show the report in a browser, if there is a display.
     audit
-        What `shoal audit study STUDY --json` prints, in a file; audit.json in a directory is taken by itself.
+        Files with the output of `shoal audit study STUDY --json`; an audit.json in a directory is
+        included automatically.
     json
         Print one JSON object.
     """
     if not runs:
         raise UsageError(
-            "USAGE-001", "There is nothing to report on.", fix="shoal report DIR, where DIR is what shoal simulate --out wrote."
+            "USAGE-001",
+            "shoal report needs at least one directory or file.",
+            fix="shoal report DIR, with a directory of shoal simulate --out.",
         )
-    found = [one for path in runs for one in _files(path)]
-    # What an error is about is told by the name of its file.
-    documents = [_checked(path, _read(path)) for path in found]
-    audits = [*(audit or []), *(path / _AUDIT for path in runs if (path / _AUDIT).is_file())]
-    measured = [_read(path) for path in audits]
-    for path, one in zip(audits, measured, strict=True):
-        read_audit(one, shown(str(path)))
-    target = _target(runs[0]) if out is None else out
-    page = report_of(documents, measured).encode()
-    write_page(target, page, [*found, *audits])
+    paths = [one for path in runs for one in _list_documents(path)]
+    # Checked here, so that an error names the file.
+    documents = [_check_document(path, _read_json(path)) for path in paths]
+    audits = [
+        *(audit or []),
+        *(path / _AUDIT_FILE for path in runs if (path / _AUDIT_FILE).is_file()),
+    ]
+    audit_documents = [_read_json(path) for path in audits]
+    for path, one in zip(audits, audit_documents, strict=True):
+        read_audit(one, escape_text(str(path)))
+    target = _choose_output(runs[0]) if out is None else out
+    page = make_report(documents, audit_documents).encode()
+    write_page(target, page, [*paths, *audits])
     is_shown = open_ and has_display() and webbrowser.open(target.resolve().as_uri())
-    data = {"report": str(target), "bytes": len(page), "read": [str(path) for path in (*found, *audits)], "opened": is_shown}
-    opened = " (opened)" if is_shown else " (there is no display to open it on)" if open_ else ""
-    emit(data, f"wrote     {shown(str(target))}{opened}", json=json, next_command=_next(documents[0], found[0]))
-
-
-def _files(path: Path) -> list[Path]:
-    """The documents of a directory, or the file itself."""
-    try:
-        if not path.is_dir():
-            return [path]
-        for names in (_WRITTEN, _FETCHED):
-            there = [path / name for name in names if (path / name).is_file()]
-            if there:
-                return there
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from None
-    raise SpecError(
-        "REPORT-001",
-        f"{shown(str(path))} holds neither {_WRITTEN[0]} nor {_WRITTEN[1]}.",
-        fix="Give a directory that `shoal simulate --out` or `shoal compare --out` has written.",
+    data = {
+        "report": str(target),
+        "bytes": len(page),
+        "read": [str(path) for path in (*paths, *audits)],
+        "opened": is_shown,
+    }
+    opened = " (opened)" if is_shown else " (not opened: there is no display)" if open_ else ""
+    emit(
+        data,
+        f"wrote     {escape_text(str(target))}{opened}",
+        json=json,
+        next_command=_suggest_next(documents[0], paths[0]),
     )
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """A JSON object from a file."""
-    name = shown(str(path))
+def _list_documents(path: Path) -> list[Path]:
+    """Return the documents in a directory, or the file itself."""
+    try:
+        if not path.is_dir():
+            return [path]
+        for names in (_RUN_FILES, _RESULT_FILES):
+            existing = [path / name for name in names if (path / name).is_file()]
+            if existing:
+                return existing
+    except (OSError, ValueError) as error:
+        raise _make_unreadable_error(path, error) from None
+    raise SpecError(
+        "REPORT-001",
+        f"{escape_text(str(path))} has no {_RUN_FILES[0]} and no {_RUN_FILES[1]}.",
+        fix="Give a directory that `shoal simulate --out` or `shoal compare --out` wrote.",
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file."""
+    name = escape_text(str(path))
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from None
+        raise _make_unreadable_error(path, error) from None
     if len(content) > MAX_BYTES:
-        raise SpecError("REPORT-001", f"{name} is larger than {MAX_BYTES:,} bytes.", fix="No run is: give another file.")
+        raise SpecError(
+            "REPORT-001",
+            f"{name} is larger than {MAX_BYTES:,} bytes.",
+            fix="Give another file.",
+        )
     try:
         document = json_format.loads(content)
     except (ValueError, RecursionError):
-        raise _no_json(name, content) from None
+        raise _make_json_error(name, content) from None
     if not isinstance(document, dict):
-        raise SpecError("REPORT-001", f"{name} is JSON, but no object.", fix="Give a run.json, a compare.json or a coordinator's model.")
+        raise SpecError(
+            "REPORT-001",
+            f"{name} is JSON, but not an object.",
+            fix="Give a run.json, a compare.json or a coordinator's model.",
+        )
     return document
 
 
-def _no_json(name: str, content: bytes) -> SpecError:
-    """A file that begins like an object was cut short, or changed; any other is of another kind."""
+def _make_json_error(name: str, content: bytes) -> SpecError:
+    """Return the error for a file that is not JSON.
+
+    A file that begins like an object was truncated or changed; any other has another format.
+    """
     if content.lstrip().startswith(b"{"):
-        what = f"{name} is not JSON to its end: it was cut short after {len(content):,} bytes, or changed."
-        return SpecError("REPORT-001", what, fix="Run the command again that wrote it.")
-    return SpecError("REPORT-001", f"{name} is not JSON.", why=_KINDS_OF_FILES, fix="Give one of these, or a directory that holds one.")
-
-
-def _unreadable(path: Path, error: OSError | ValueError) -> SpecError:
-    reason = (isinstance(error, OSError) and error.strerror) or "no file has such a name"
+        what = (
+            f"{name} is not valid JSON: it was truncated after {len(content):,} bytes, or changed."
+        )
+        return SpecError("REPORT-001", what, fix="Run the command that wrote it again.")
     return SpecError(
-        "REPORT-001", f"{shown(str(path))} cannot be read: {reason}.", fix="shoal simulate STUDY --data FILE --out DIR writes one."
+        "REPORT-001",
+        f"{name} is not JSON.",
+        why=_ACCEPTED_FILES,
+        fix="Give one of these, or a directory with one.",
     )
 
 
-def _checked(path: Path, document: dict[str, Any]) -> dict[str, Any]:
-    """A document that can be reported on; of a run with a tree also its model, which is in a file beside it."""
-    read = read_document(document, shown(str(path)))
-    if not isinstance(read, Run):
+def _make_unreadable_error(path: Path, error: OSError | ValueError) -> SpecError:
+    reason = (isinstance(error, OSError) and error.strerror) or "this is not a valid file name"
+    return SpecError(
+        "REPORT-001",
+        f"{escape_text(str(path))} cannot be read: {reason}.",
+        fix="shoal simulate STUDY --data FILE --out DIR writes one.",
+    )
+
+
+def _check_document(path: Path, document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document that can be reported on.
+
+    A run with a tree also gets the model from the file next to it.
+    """
+    read = read_document(document, escape_text(str(path)))
+    if not isinstance(read, RunDocument):
         return document
-    point = view_of(read, shown(str(path))).point
+    point = make_run_view(read, escape_text(str(path))).point
     if point.tree is None:
         return document
-    name = settings_name(point.settings)
+    name = format_settings(point.settings)
     try:
-        learned = _read((path.parent / name if name else path.parent) / "model.json")
+        learned = _read_json((path.parent / name if name else path.parent) / "model.json")
         read_model(learned)
     except ShoalError:
-        return document  # the run has the tree as text too
+        return document  # the run also has the tree as text
     return document | {"learned": learned}
 
 
-def _target(first: Path) -> Path:
-    return first / NAME if first.is_dir() else first.parent / NAME
+def _choose_output(first: Path) -> Path:
+    return first / REPORT_FILE if first.is_dir() else first.parent / REPORT_FILE
 
 
-def write_page(path: Path, page: bytes, made_of: list[Path]) -> None:
-    """Write a page, whole or not at all; over an earlier page, and over nothing else.
+def write_page(path: Path, page: bytes, sources: list[Path]) -> None:
+    """Write a page atomically; replace only an earlier page of shoal.
 
     Raises
     ------
     UsageError
-        ``REPORT-003``: something else is there.
+        ``REPORT-003``: another file exists at the path.
     StoreError
-        ``REPORT-003``: it cannot be written.
+        ``REPORT-003``: the file cannot be written.
     """
-    staging = path.parent / f".{path.name}.{os.getpid()}.new"
     try:
-        if any(path.exists() and one.exists() and path.samefile(one) for one in made_of) or not _is_free(path):
-            what = f"{shown(str(path))} is already there, and is no page of shoal."
+        if any(
+            path.exists() and one.exists() and path.samefile(one) for one in sources
+        ) or not _is_replaceable(path):
+            what = f"{escape_text(str(path))} already exists and was not written by shoal."
             raise UsageError("REPORT-003", what, fix="Give another file: --out FILE.html")
-        try:
-            with staging.open("xb") as file:
-                file.write(page)
-            staging.replace(path)
-        except BaseException:
-            staging.unlink(missing_ok=True)
-            raise
+        replace_file(path, page, code="REPORT-003", fix="Give another file: --out FILE.html")
     except (OSError, ValueError) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or "no file has such a name"
+        reason = (isinstance(error, OSError) and error.strerror) or "this is not a valid file name"
         raise StoreError(
-            "REPORT-003", f"{shown(str(path))} cannot be written: {reason}.", fix="Give another file: --out FILE.html"
+            "REPORT-003",
+            f"{escape_text(str(path))} cannot be written: {reason}.",
+            fix="Give another file: --out FILE.html",
         ) from None
 
 
-def _is_free(path: Path) -> bool:
-    """Whether nothing is there, or a page that shoal has written."""
+def _is_replaceable(path: Path) -> bool:
+    """Return whether nothing exists at a path, or a page that shoal wrote."""
     if not os.path.lexists(path):
         return True
     if path.is_dir():
         return False
     with path.open("rb") as file:
         begin = file.read(1000)
-    return begin.startswith(_MARK) and b'<meta name="generator" content="shoal ' in begin
+    return begin.startswith(_PAGE_PREFIX) and b'<meta name="generator" content="shoal ' in begin
 
 
 def has_display() -> bool:
-    return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    return sys.platform in ("darwin", "win32") or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
+    )
 
 
-def _next(document: dict[str, Any], path: Path) -> str:
-    """The study on one page, where the run says which study it was; else the model."""
+def _suggest_next(document: dict[str, Any], path: Path) -> str:
+    """Return the statement command if the run names its study, else that of the model."""
     try:
-        words = shlex.split(str(document.get("command", "")))
+        command = shlex.split(str(document.get("command", "")))
     except ValueError:
-        words = []
-    if len(words) > 2 and words[0] == "shoal":
-        return f"shoal statement {shell_word(words[2])}"
-    return f"shoal model show {shell_word(path)}"
+        command = []
+    if len(command) > 2 and command[0] == "shoal":
+        return f"shoal statement {shell_quote(command[2])}"
+    return f"shoal model show {shell_quote(path)}"

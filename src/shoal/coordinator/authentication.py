@@ -1,20 +1,26 @@
-"""Who makes a request: an enrolled participant by a signature, the analyst by a key.
+"""Authenticate participants and the analyst.
 
-A key that is not enrolled is told only that it is not enrolled in this study. That a signature is new is for the store to say, in the
-same transaction that acts on the request; so a request that comes twice is refused where it matters, and nothing is remembered for the
-requests of strangers.
+The routes call it. A participant signs each request with its key; the analyst sends a key.
+
+A key that is not enrolled in the study gets one answer, ``ENROL-001``, whatever it asks for. The
+store checks that a signature's nonce is new, in the same transaction that acts on the request: a
+replayed request is rejected exactly where it would have an effect, and requests of unknown keys
+leave nothing in memory.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from shoal.clock import Clock
-from shoal.coordinator.office import Office
+from shoal.clock import Clock, to_milliseconds
 from shoal.errors import RemoteProtocolError
-from shoal.transport.signing import Signed, verify
+from shoal.transport.signing import FRESH_SECONDS, RequestSignature, verify_request
+
+if TYPE_CHECKING:
+    from shoal.coordinator.service import CoordinatorService
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,42 +32,66 @@ class Caller:
     nonce: bytes
 
 
-def signer(request: Request, body: bytes, clock: Clock) -> Signed:
-    """Whose signature a request carries.
+def verify_signer(request: Request, body: bytes, clock: Clock) -> RequestSignature:
+    """Verify the signature of a request and return it with its key.
 
     Raises
     ------
     RemoteProtocolError
-        ``AUTH-001``, ``AUTH-002`` or ``AUTH-003``, as `shoal.transport.signing.verify` has them.
+        ``AUTH-001``, ``AUTH-002`` or ``AUTH-003``: see `shoal.transport.signing.verify_request`.
     """
     now = int(clock.now().timestamp() * 1000)
-    return verify(_authorization(request), request.method, target_of(request), body, now)
+    return verify_request(
+        _read_authorization(request), request.method, read_target(request), body, now
+    )
 
 
-async def caller(office: Office, request: Request, digest: str, body: bytes) -> Caller:
-    """The participant that makes a request; ``ENROL-001`` for a key that is not enrolled in this study."""
-    signed = signer(request, body, office.clock)
-    return Caller(await office.name_of(digest, signed.key), signed.key, signed.nonce)
+async def authenticate(
+    service: CoordinatorService, request: Request, digest: str, body: bytes
+) -> Caller:
+    """Return the participant that signed a request; raise ``ENROL-001`` if it is not enrolled."""
+    signed = verify_signer(request, body, service.clock)
+    name = await service.registrar.get_name(digest, signed.key)
+    return Caller(name, signed.key, signed.nonce)
 
 
-def check_analyst(office: Office, request: Request) -> None:
-    """Refuse whoever does not give the analyst's key: ``AUTH-001`` without any, ``AUTH-002`` with another one."""
-    scheme, _, key = (_authorization(request) or "").partition(" ")
+def check_analyst(service: CoordinatorService, request: Request) -> None:
+    """Raise ``AUTH-001`` without an analyst's key, and ``AUTH-002`` with a wrong one."""
+    scheme, _, key = (_read_authorization(request) or "").partition(" ")
     if scheme.lower() != "bearer" or not key:
-        raise RemoteProtocolError("AUTH-001", "Only the analyst may do this.", fix="Authorization: Bearer <the analyst's key>")
-    if not office.is_analyst(key):
+        raise RemoteProtocolError(
+            "AUTH-001",
+            "Only the analyst may do this.",
+            fix="Authorization: Bearer <the analyst's key>",
+        )
+    if not service.is_analyst(key):
         raise RemoteProtocolError("AUTH-002", "This is not the analyst's key.")
 
 
-def target_of(request: Request) -> str:
-    """The path and the query as they were sent: what a signature is bound to."""
+def read_target(request: Request) -> str:
+    """Return the path and the query as they were sent, which the signature covers."""
     path: bytes = request.scope["raw_path"]
     query: bytes = request.scope["query_string"]
     return (path + b"?" + query if query else path).decode("latin-1")
 
 
-def _authorization(request: Request) -> str | None:
+def compute_nonce_expiry(clock: Clock) -> int:
+    """Return until when the nonce of a request of now is stored, in milliseconds.
+
+    A request may be dated `FRESH_SECONDS` in the future, and is fresh for `FRESH_SECONDS` after.
+    """
+    return to_milliseconds(clock.now()) + 2 * 1000 * FRESH_SECONDS
+
+
+def replayed_request_error() -> RemoteProtocolError:
+    """Make the error for a signed request with a nonce that was used before."""
+    return RemoteProtocolError(
+        "AUTH-005", "This request was received before.", fix="Sign it again, with a new nonce."
+    )
+
+
+def _read_authorization(request: Request) -> str | None:
     given = request.headers.getlist("authorization")
     if len(given) > 1:
-        raise RemoteProtocolError("AUTH-002", "The request carries more than one Authorization header.")
+        raise RemoteProtocolError("AUTH-002", "The request has more than one Authorization header.")
     return given[0] if given else None

@@ -1,7 +1,12 @@
-"""The gateway (RFC 9458): a sealed request is opened, answered inside the application as if it had come over HTTP, and the answer sealed.
+"""OHTTP gateway (RFC 9458).
 
-What a relay brings is a participant's, and so it reaches the routes that participants use and no others: not the analyst's, not those of
-whoever runs the coordinator, not the relay's, and not the gateway again. Of a request that does not open nothing is said but that.
+The route ``/v1/gateway`` calls `answer_sealed`: it opens a sealed request, answers it inside the
+application as if it had arrived over HTTP, and seals the response. The route ``batches`` calls
+`open_packets`.
+
+A sealed request is a participant's. It reaches the routes of participants and no others: not those
+of the analyst, of the operator or of a relay, and not the gateway again. If a request cannot be
+opened, the response says only that.
 """
 
 from __future__ import annotations
@@ -15,11 +20,9 @@ from starlette.types import ASGIApp, Message, Scope
 
 from shoal.errors import RemoteProtocolError
 from shoal.transport import bhttp, ohttp
-from shoal.transport.batches import most_in_batch
-from shoal.transport.forms import Problem, to_json
-from shoal.transport.problems import not_here
-from shoal.transport.routes import PROBLEM, STUDIES, study_route
-from shoal.transport.sealing import open_packet, sealed_size
+from shoal.transport.api import PROBLEM, STUDIES, Problem, study_route, to_json
+from shoal.transport.packets import compute_max_part, compute_sealed_size, open_packet
+from shoal.transport.requests import not_found_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,79 +30,95 @@ if TYPE_CHECKING:
 MAX_SEALED_BYTES = bhttp.MAX_MESSAGE_BYTES + ohttp.REQUEST_OVERHEAD
 
 _DIGEST = "[0-9a-f]{64}"
-_READ = ("manifest", "label", "board", "progress", "model", "members", "received")
-_SENT = ("enrolments", "messages", "mailbox", "leave", "submissions", "draw", "update")
+_GET_PARTS = ("manifest", "label", "board", "progress", "model", "members", "received")
+_POST_PARTS = ("enrolments", "messages", "mailbox", "leave", "submissions", "draw", "update")
 _ALLOWED = {
-    "GET": re.compile(rf"{STUDIES}|{study_route(_DIGEST)}|{study_route(_DIGEST, '(?:' + '|'.join(_READ) + ')')}"),
-    "POST": re.compile(study_route(_DIGEST, f"(?:{'|'.join(_SENT)})")),
+    "GET": re.compile(
+        rf"{STUDIES}|{study_route(_DIGEST)}|" + study_route(_DIGEST, f"(?:{'|'.join(_GET_PARTS)})")
+    ),
+    "POST": re.compile(study_route(_DIGEST, f"(?:{'|'.join(_POST_PARTS)})")),
 }
-_OWN = ("connection", "keep-alive", "transfer-encoding", "date")
-"""Headers of an answer that belong to a connection, or are written here."""
+_CONNECTION_HEADERS = ("connection", "keep-alive", "transfer-encoding", "date")
+"""Headers of a response that belong to a connection or are written here."""
 
 
 def is_for_participants(method: str, path: str) -> bool:
-    """Whether a route is one that can be reached through the gateway.
+    """Return whether a route can be reached through the gateway.
 
     Examples
     --------
-    >>> is_for_participants("GET", "/v1/studies"), is_for_participants("POST", "/v1/studies"), is_for_participants("POST", "/v1/gateway")
+    >>> (
+    ...     is_for_participants("GET", "/v1/studies"),
+    ...     is_for_participants("POST", "/v1/studies"),
+    ...     is_for_participants("POST", "/v1/gateway"),
+    ... )
     (True, False, False)
     """
     return method in _ALLOWED and _ALLOWED[method].fullmatch(path) is not None
 
 
-async def answered(gateway: ohttp.Gateway, app: ASGIApp, sealed: bytes, now: datetime) -> bytes:
-    """The sealed answer to a sealed request.
+async def answer_sealed(
+    gateway: ohttp.Gateway, app: ASGIApp, sealed: bytes, now: datetime
+) -> bytes:
+    """Return the sealed response to a sealed request.
 
     Parameters
     ----------
-    gateway, app
-        Who opens it, and the application that answers it.
-    sealed
-        The request.
+    app
+        The application that answers the opened request.
     now
-        What the answer is dated by.
+        Date of the response.
 
     Raises
     ------
     RemoteProtocolError
-        ``CRYPTO-001``: it does not open, or there is no request in it.
+        ``CRYPTO-001``: the data cannot be opened, or contains no request.
     """
     try:
         opened, sealer = gateway.open(sealed)
-        request = bhttp.Request.from_bytes(opened)
+        request = bhttp.BinaryRequest.from_bytes(opened)
     except RemoteProtocolError:
         raise RemoteProtocolError("CRYPTO-001", "The sealed request cannot be opened.") from None
     path, _, query = request.path.partition("?")
     if is_for_participants(request.method, path):
-        answer = await _call(app, _scope(request, path, query), request.body, now)
+        response = await _call_app(app, _make_scope(request, path, query), request.body, now)
     else:
-        told = Problem.of(not_here("There is nothing under this path."), 404)
-        answer = bhttp.Answer(404, (("content-type", PROBLEM), _dated(now)), to_json(told))
-    plain = answer.to_bytes()
-    return sealer.seal(plain.ljust(bhttp.padded_size(len(plain)), b"\x00"))
+        problem = Problem.from_error(not_found_error("This path does not exist."), 404)
+        response = bhttp.BinaryResponse(
+            404, (("content-type", PROBLEM), _date_header(now)), to_json(problem)
+        )
+    plain = response.to_bytes()
+    return sealer.seal(plain.ljust(bhttp.compute_padded_size(len(plain)), b"\x00"))
 
 
-def opened_packets(gateway: ohttp.Gateway, study: str, sealed: Sequence[bytes], packet_size: int) -> list[bytes]:
-    """The packets of a batch; of those that do not open, or are another study's, nothing, for them to be counted as no packets.
+def open_packets(
+    gateway: ohttp.Gateway, study: str, sealed: Sequence[bytes], packet_size: int
+) -> list[bytes]:
+    """Open the packets of a batch.
 
-    Those of another length than sealed packets of the study have are not tried, and ``MSG-005`` where there are more than a batch may have.
+    A packet that cannot be opened, or is of another study, becomes empty bytes, so that it is
+    counted as invalid. A packet of another length than the study's sealed packets is not tried.
+    Raise ``MSG-005`` if the batch is too large.
     """
-    most, size = most_in_batch(packet_size), sealed_size(packet_size)
+    most, size = compute_max_part(packet_size), compute_sealed_size(packet_size)
     if len(sealed) > most:
-        raise RemoteProtocolError("MSG-005", f"A batch of {len(sealed):,} packets is too large.", why=f"The limit is {most:,}.")
-    return [_opened(gateway, study, one) if len(one) == size else b"" for one in sealed]
+        raise RemoteProtocolError(
+            "MSG-005",
+            f"A batch of {len(sealed):,} packets is too large.",
+            why=f"The limit is {most:,}.",
+        )
+    return [_open_or_empty(gateway, study, one) if len(one) == size else b"" for one in sealed]
 
 
-def _opened(gateway: ohttp.Gateway, study: str, sealed: bytes) -> bytes:
+def _open_or_empty(gateway: ohttp.Gateway, study: str, sealed: bytes) -> bytes:
     try:
         return open_packet(gateway, study, sealed)
     except RemoteProtocolError:
         return b""
 
 
-def _scope(request: bhttp.Request, path: str, query: str) -> Scope:
-    """The request as an application is given it. Who brings it, and from where, is not in it."""
+def _make_scope(request: bhttp.BinaryRequest, path: str, query: str) -> Scope:
+    """Return the ASGI scope of a request; it does not contain who forwarded it, or from where."""
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -110,15 +129,17 @@ def _scope(request: bhttp.Request, path: str, query: str) -> Scope:
         "raw_path": path.encode("ascii"),
         "query_string": query.encode("ascii"),
         "root_path": "",
-        "headers": [(name.encode("ascii"), value.encode("ascii")) for name, value in request.headers],
+        "headers": [
+            (name.encode("ascii"), value.encode("ascii")) for name, value in request.headers
+        ],
         "client": None,
         "server": None,
     }
 
 
-async def _call(app: ASGIApp, scope: Scope, body: bytes, now: datetime) -> bhttp.Answer:
+async def _call_app(app: ASGIApp, scope: Scope, body: bytes, now: datetime) -> bhttp.BinaryResponse:
     pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-    status, headers, parts = 0, [_dated(now)], []
+    status, headers, parts = 0, [_date_header(now)], []
 
     async def receive() -> Message:
         return pending.pop() if pending else {"type": "http.disconnect"}
@@ -127,14 +148,19 @@ async def _call(app: ASGIApp, scope: Scope, body: bytes, now: datetime) -> bhttp
         nonlocal status
         if message["type"] == "http.response.start":
             status = message["status"]
-            named = ((name.decode("ascii").lower(), value.decode("ascii")) for name, value in message["headers"])
-            headers.extend((name, value) for name, value in named if name not in _OWN)
+            named = (
+                (name.decode("ascii").lower(), value.decode("ascii"))
+                for name, value in message["headers"]
+            )
+            headers.extend(
+                (name, value) for name, value in named if name not in _CONNECTION_HEADERS
+            )
         else:
             parts.append(message.get("body", b""))
 
     await app(scope, receive, send)
-    return bhttp.Answer(status, tuple(headers), b"".join(parts))
+    return bhttp.BinaryResponse(status, tuple(headers), b"".join(parts))
 
 
-def _dated(now: datetime) -> tuple[str, str]:
+def _date_header(now: datetime) -> tuple[str, str]:
     return "date", format_datetime(now, usegmt=True)

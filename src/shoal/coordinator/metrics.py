@@ -1,8 +1,12 @@
-"""Counts for whoever runs a coordinator, in Prometheus' text format: made of the store's totals, so that every worker says the same.
+"""Prometheus metrics.
 
-The route is open to all who reach the coordinator, and so counts of people are rounded down as those of ``progress`` are: nobody can
-watch them rise by one. A label names a study or a code, never a participant. What Prometheus' library tells of a process is left out: its
-open files are its connections, and its processor time rises with each request.
+The route ``/metrics`` calls `format_metrics`. All values come from the store, so every worker
+reports the same.
+
+The route is open to everyone who reaches the coordinator. Counts of people are therefore rounded
+down like those of ``progress``, so that a reader cannot watch a count rise by one. A label names a
+study or an error code, never a participant. Prometheus' own process metrics are left out: open
+files count connections, and processor time rises with each request.
 """
 
 from __future__ import annotations
@@ -14,39 +18,54 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from shoal.coordinator.office import Served, rounded
-from shoal.coordinator.store.base import Totals
-from shoal.study.manifest import short
+from shoal.coordinator.service import round_count
+from shoal.coordinator.store.base import StudyTotals
+from shoal.coordinator.studies import StudyView
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def exposition(studies: Iterable[tuple[Served, Totals]]) -> bytes:
-    """The text that Prometheus reads."""
+def format_metrics(studies: Iterable[tuple[StudyView, StudyTotals]]) -> bytes:
+    """Return the metrics in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Studies(tuple(studies)))
+    registry.register(_StudyMetricsCollector(tuple(studies)))
     return generate_latest(registry)
 
 
-class _Studies(Collector):
-    """The families of all studies."""
+class _StudyMetricsCollector(Collector):
+    """The metric families of all studies."""
 
-    def __init__(self, studies: tuple[tuple[Served, Totals], ...]) -> None:
+    def __init__(self, studies: tuple[tuple[StudyView, StudyTotals], ...]) -> None:
         self._studies = studies
 
     def collect(self) -> Iterator[Metric]:
-        count = GaugeMetricFamily("shoal_studies", "Studies by protocol and status.", labels=("protocol", "status"))
-        for kind, n in sorted(Counter((served.protocol, served.hosted.status) for served, _ in self._studies).items()):
+        count = GaugeMetricFamily(
+            "shoal_studies", "Studies by protocol and status.", labels=("protocol", "status")
+        )
+        kinds = Counter(
+            (view.handle.study.protocol, view.record.status) for view, _ in self._studies
+        )
+        for kind, n in sorted(kinds.items()):
             count.add_metric(kind, n)
-        enrolled = GaugeMetricFamily("shoal_enrolled", "Participants enrolled, rounded down.", labels=("study",))
-        accepted = CounterMetricFamily("shoal_accepted", "Messages accepted, rounded down.", labels=("study",))
-        waiting = GaugeMetricFamily("shoal_waiting", "Messages accepted and not folded in yet, rounded down.", labels=("study",))
-        refused = CounterMetricFamily("shoal_refused", "Messages refused, by code, rounded down.", labels=("study", "code"))
-        for served, totals in self._studies:
-            study = short(bytes.fromhex(served.hosted.digest))
-            enrolled.add_metric((study,), rounded(totals.enrolled))
-            accepted.add_metric((study,), rounded(totals.accepted))
-            waiting.add_metric((study,), rounded(totals.waiting))
+        enrolled = GaugeMetricFamily(
+            "shoal_enrolled", "Participants enrolled, rounded down.", labels=("study",)
+        )
+        accepted = CounterMetricFamily(
+            "shoal_accepted", "Messages accepted, rounded down.", labels=("study",)
+        )
+        waiting = GaugeMetricFamily(
+            "shoal_waiting",
+            "Messages accepted and not processed yet, rounded down.",
+            labels=("study",),
+        )
+        refused = CounterMetricFamily(
+            "shoal_refused", "Messages rejected, by code, rounded down.", labels=("study", "code")
+        )
+        for view, totals in self._studies:
+            study = view.manifest.short_digest
+            enrolled.add_metric((study,), round_count(totals.enrolled))
+            accepted.add_metric((study,), round_count(totals.accepted))
+            waiting.add_metric((study,), round_count(totals.waiting))
             for code, n in sorted(totals.refused.items()):
-                refused.add_metric((study, code), rounded(n))
+                refused.add_metric((study, code), round_count(n))
         yield from (count, enrolled, accepted, waiting, refused)

@@ -1,4 +1,8 @@
-"""How a coordinator begins: its keys at its first start, and a study that is published with its time, its seats and its invitations."""
+"""First start of a coordinator; publication of a study; invitations; deadlines.
+
+`shoal serve` and `CoordinatorService` call it. A study that cannot be served, priced or stepped is
+rejected here, before it is stored: `make_record` makes its plan and its aggregator once.
+"""
 
 from __future__ import annotations
 
@@ -7,215 +11,277 @@ import re
 from collections.abc import Sequence
 from datetime import timedelta
 
-from shoal.coordinator.aggregators import aggregator_of, check_servable, names_of, queries_to_bytes, seats_of
-from shoal.coordinator.hosting import milliseconds, moment
-from shoal.coordinator.store.base import Hosted, Secrets, Store
+from shoal.clock import from_milliseconds, to_milliseconds
+from shoal.coordinator.store.base import CoordinatorSecrets, Store, StudyRecord
+from shoal.coordinator.studies import make_hosting
 from shoal.entropy import Entropy
 from shoal.errors import SpecError, UsageError
-from shoal.protocols.sdq.queries import Query
-from shoal.study.anonml import script_of
-from shoal.study.anonymity import has_tokens, scope_of
-from shoal.study.ddml import params_of
+from shoal.protocols.sdq.queries import SDQQuery
+from shoal.study.delivery import check_delivery, compute_scope, has_tokens
+from shoal.study.handle import StudyHandle
 from shoal.study.manifest import Manifest
-from shoal.study.plan import make_plan
-from shoal.transport.forms import Issuing
+from shoal.study.sdq import encode_queries
+from shoal.transport.api import Issuing
 
 KEY_BYTES = 32
 CODE_BYTES = 16
-A_DAY = timedelta(days=1) // timedelta(milliseconds=1)
-MOST_PATIENCE = 366 * A_DAY
+DAY_MILLISECONDS = timedelta(days=1) // timedelta(milliseconds=1)
+MOST_PHASE_TIMEOUT = 366 * DAY_MILLISECONDS
 
-_UNITS = {"day": A_DAY, "hour": A_DAY // 24, "minute": A_DAY // 1440}
+_UNITS = {
+    "day": DAY_MILLISECONDS,
+    "hour": DAY_MILLISECONDS // 24,
+    "minute": DAY_MILLISECONDS // 1440,
+}
 _NOT_HEX = re.compile(r"[\s-]")
 
 
-def first_start(store: Store, entropy: Entropy) -> tuple[Secrets, str | None]:
-    """What the coordinator keeps of itself, and the analyst's key where it was made now: it is told once, and kept as a digest alone."""
-    key = _grouped(entropy.bytes(KEY_BYTES))
-    offered = Secrets(key_digest(key), entropy.bytes(KEY_BYTES))
-    kept = store.secrets(offered)
+def load_or_create_secrets(store: Store, entropy: Entropy) -> tuple[CoordinatorSecrets, str | None]:
+    """Return the coordinator's secrets, and the analyst's key if it was created now.
+
+    The store keeps a digest of the key only, so the key can be shown this once.
+    """
+    key = _format_key(entropy.bytes(KEY_BYTES))
+    offered = CoordinatorSecrets(hash_key(key), entropy.bytes(KEY_BYTES))
+    kept = store.keep_secrets(offered)
     return kept, key if kept == offered else None
 
 
-def key_digest(key: str) -> bytes:
-    """SHA-256 of a key or of an invitation's code, however its letters are grouped.
+def hash_key(key: str) -> bytes:
+    """Return the SHA-256 of a key or invitation code, without spaces and hyphens.
 
     Examples
     --------
-    >>> key_digest("7F3A-91c2") == key_digest("7f3a 91c2")
+    >>> hash_key("7F3A-91c2") == hash_key("7f3a 91c2")
     True
     """
     return hashlib.sha256(_NOT_HEX.sub("", key).lower().encode()).digest()
 
 
-def ticket_digest(ticket: bytes) -> bytes:
-    """SHA-256 of the 32 bytes of a ticket: all that is kept of it."""
+def hash_ticket(ticket: bytes) -> bytes:
+    """Return the SHA-256 of a ticket; a store keeps nothing else of it."""
     return hashlib.sha256(ticket).digest()
 
 
 def draw_invitations(n: int, entropy: Entropy) -> tuple[str, ...]:
-    """Codes for so many participants; they are told once, and a store keeps their digests."""
-    return tuple(_grouped(entropy.bytes(CODE_BYTES)) for _ in range(n))
+    """Return n new invitation codes; they are shown once, and a store keeps their digests."""
+    return tuple(_format_key(entropy.bytes(CODE_BYTES)) for _ in range(n))
 
 
 def publish(
     store: Store,
-    manifest: Manifest,
+    handle: StudyHandle,
     now: int,
     *,
-    patience: int | None = None,
+    phase_timeout: int | None = None,
     invitations: Sequence[str] = (),
-    queries: tuple[Query, ...] = (),
+    queries: tuple[SDQQuery, ...] = (),
     issuing: Issuing | None = None,
-) -> tuple[Hosted, bool]:
-    """Begin a study; or go on with one that the store has already, whatever else is said of it.
+) -> tuple[StudyRecord, bool]:
+    """Publish a study; a study that the store already has does not change.
 
     Parameters
     ----------
-    store, manifest
-        Where, and which.
-    now, patience
-        The time, and how long a phase or step waits, in milliseconds; None for what follows from the study.
+    now, phase_timeout
+        Milliseconds; None computes the phase timeout from the study.
     invitations
-        Codes of which one is needed to enrol; none for a study that is open to all, or has a roster. In an epoch that is by invitation
-        they are for people who have no code of it yet, and may be none.
+        Codes, one of which is needed to enrol; none for a study that is open to all or has a
+        roster. If the epoch of the study is by invitation, they are for people who have no code
+        of it yet, and may be none.
     queries
-        Free counts that an SDQ study is asked after its model.
+        Free counts that an SDQ study answers after its model.
     issuing
-        The coordinator's keys, for a study that has some; None where none is known.
+        The coordinator's public keys; None if the manifest has no keys.
 
     Returns
     -------
     tuple
-        The study as it is served, and whether it is new.
+        The stored record, and True if the study is new.
 
     Raises
     ------
     SpecError
-        ``HOST-003``: it cannot be served as it is. ``PLAN-001``, ``SDQ-002``: something is asked that has no price, or is not allowed.
+        ``HOST-003``: the study cannot be served. ``PLAN-001``: a release has no price.
+        ``SDQ-002``: a free count is not allowed by the study.
     """
-    known = store.study(manifest.digest.hex())
+    known = store.find_study(handle.digest.hex())
     if known is not None:
         return known, False
-    by_invitation = bool(invitations) or is_invited(store, manifest)
-    hosted = hosted_of(manifest, now, patience=patience, by_invitation=by_invitation, queries=queries, issuing=issuing)
-    check_epoch(store, hosted)
-    is_new = store.publish(hosted, [key_digest(code) for code in invitations])
-    return store.study(hosted.digest) or hosted, is_new
+    by_invitation = bool(invitations) or is_invited(store, handle.manifest)
+    record = make_record(
+        handle,
+        now,
+        phase_timeout=phase_timeout,
+        by_invitation=by_invitation,
+        queries=queries,
+        issuing=issuing,
+    )
+    check_epoch(store, record)
+    is_new = store.publish(record, [hash_key(code) for code in invitations])
+    return store.find_study(record.digest) or record, is_new
 
 
 def is_invited(store: Store, manifest: Manifest) -> bool:
-    """Whether a study is of an epoch that is by invitation: then so is the study, and the epoch's codes are good in it."""
+    """Return whether the epoch of a study is by invitation.
+
+    The study is then by invitation too, and the codes of the epoch are valid in it.
+    """
     if not has_tokens(manifest):
         return False
-    return any(other.by_invitation for other in store.studies() if other.scope == scope_of(manifest))
+    return any(
+        other.by_invitation
+        for other in store.list_studies()
+        if other.scope == compute_scope(manifest)
+    )
 
 
-def check_epoch(store: Store, hosted: Hosted) -> None:
-    """Refuse a study by invitation in an epoch whose other studies are open to all: ``HOST-003``.
+def check_epoch(store: Store, record: StudyRecord) -> None:
+    """Raise ``HOST-003`` for a study by invitation if its epoch is open to all.
 
-    Who is a member of one of them is a member of all.
+    A member of one study of an epoch is a member of all of them.
     """
-    others = [other for other in store.studies() if hosted.scope is not None and other.scope == hosted.scope]
-    if hosted.by_invitation and not all(other.by_invitation for other in others):
+    others = [
+        other
+        for other in store.list_studies()
+        if record.scope is not None and other.scope == record.scope
+    ]
+    if record.by_invitation and not all(other.by_invitation for other in others):
         raise SpecError(
             "HOST-003",
-            "The study is by invitation, and others of its epoch are open to all.",
-            why="Who has registered in one study of an epoch is a member in all of them.",
-            fix="Name another epoch.",
+            "The study is by invitation, but other studies of its epoch are open to all.",
+            why="A member of one study of an epoch is a member of all of them.",
+            fix="Choose another name for the epoch.",
         )
 
 
-def hosted_of(
-    manifest: Manifest,
+def make_record(
+    handle: StudyHandle,
     now: int,
     *,
-    patience: int | None,
+    phase_timeout: int | None,
     by_invitation: bool,
-    queries: tuple[Query, ...],
+    queries: tuple[SDQQuery, ...],
     issuing: Issuing | None = None,
-) -> Hosted:
-    """A study as `publish` would serve it, or the reason why it does not."""
-    check_servable(manifest, issuing)
+) -> StudyRecord:
+    """Return the record that `publish` stores; raise its errors for a study that it rejects."""
+    manifest = handle.manifest
+    check_servable(handle, issuing)
     if by_invitation and manifest.roster:
-        raise UsageError("USAGE-001", "A study with a roster needs no invitations.", why="Its roster says who takes part.")
-    hosted = Hosted(
-        manifest.digest.hex(),
+        raise UsageError(
+            "USAGE-001",
+            "A study with a roster cannot have invitations.",
+            why="Its roster lists everyone who takes part.",
+            fix="Remove --invite, or publish the study without a roster.",
+        )
+    record = StudyRecord(
+        handle.digest.hex(),
         manifest.to_bytes(),
         now,
-        patience_of(manifest, now, patience),
+        compute_phase_timeout(handle, now, phase_timeout),
         by_invitation,
-        seats_of(manifest),
-        queries_to_bytes(queries),
-        scope=scope_of(manifest) if has_tokens(manifest) else None,
+        handle.seat_names,
+        encode_queries(queries) if queries else b"",
+        scope=compute_scope(manifest) if handle.has_tokens else None,
     )
-    # What could not be priced, or would fail when it is first stepped, fails now.
-    make_plan(manifest.study, manifest.digest)
-    aggregator_of(manifest, hosted)
-    return hosted
+    # A study without a price, or with an aggregator that cannot be made, is rejected now.
+    _ = handle.plan
+    handle.make_aggregator(make_hosting(record))
+    return record
 
 
-def patience_of(manifest: Manifest, now: int, wished: int | None = None) -> int:
-    """How long each phase or step lasts, in milliseconds.
+def check_servable(handle: StudyHandle, issuing: Issuing | None = None) -> None:
+    """Raise ``HOST-003`` for a study that a coordinator with these keys cannot serve."""
+    manifest, study = handle.manifest, handle.study
+    _check_keys(manifest, issuing)
+    check_delivery(manifest)
+    if handle.protocol.needs_roster(study) and not manifest.roster:
+        raise SpecError(
+            "HOST-003",
+            f"A study of {study.protocol} with trust {study.trust} cannot be served without a "
+            "roster.",
+            why="Its members verify each other's signatures, so each must know the keys of all.",
+            fix="Give the names and keys of all members: --roster FILE",
+        )
 
-    What the analyst wishes, or else until the study closes, where the number of phases is known, or a day. Never so long that the phases
-    together would last until after the study closes.
+
+def _check_keys(manifest: Manifest, issuing: Issuing | None) -> None:
+    own_keys = ("", "") if issuing is None else (issuing.issuer_key, issuing.gateway_key)
+    for kind, key, own_key in zip(
+        ("issuer", "gateway"), (manifest.issuer_key, manifest.gateway_key), own_keys, strict=True
+    ):
+        if key is not None and key.hex() != own_key:
+            raise SpecError(
+                "HOST-003",
+                f"The manifest's {kind} key is not this coordinator's.",
+                why="With another key it can neither sign credentials nor open sealed packets.",
+                fix="Copy both keys from GET /v1/issuing of this coordinator.",
+            )
+
+
+def compute_phase_timeout(handle: StudyHandle, now: int, requested: int | None = None) -> int:
+    """Return the timeout of a phase or step, in milliseconds.
+
+    It is the requested one; otherwise an equal share of the time until the study closes, if the
+    number of phases is known; otherwise a day. All phases together end before the study closes.
 
     Raises
     ------
     SpecError
         ``HOST-003``: the study has closed.
     UsageError
-        ``USAGE-001``: no phase can last as long as that.
+        ``USAGE-001``: the requested timeout is out of range.
     """
-    if wished is not None and not 0 < wished <= MOST_PATIENCE:
-        raise UsageError("USAGE-001", f"A phase cannot last {wished / 1000:g} s.", fix="Give more than nothing, and at most a year.")
-    closes = manifest.study.participation.closes
+    if requested is not None and not 0 < requested <= MOST_PHASE_TIMEOUT:
+        raise UsageError(
+            "USAGE-001",
+            f"A phase cannot last {requested / 1000:g} s.",
+            fix="Give a positive number of seconds, at most a year.",
+        )
+    closes = handle.study.participation.closes
     if closes is None:
-        return wished or A_DAY
-    left = milliseconds(closes) - now
+        return requested or DAY_MILLISECONDS
+    left = to_milliseconds(closes) - now
     if left <= 0:
-        raise SpecError("HOST-003", "The study closed before it was published.", fix="Set closes to a later time.")
-    n_phases = n_phases_of(manifest)
-    share = max(1, min(left // (n_phases or 1), MOST_PATIENCE))
-    return min(share, wished or (A_DAY if n_phases is None else share))
+        raise SpecError(
+            "HOST-003",
+            "The study closed before it was published.",
+            fix="Set closes to a later time.",
+        )
+    n_phases = handle.protocol.count_phases(handle)
+    share = max(1, min(left // (n_phases or 1), MOST_PHASE_TIMEOUT))
+    return min(share, requested or (DAY_MILLISECONDS if n_phases is None else share))
 
 
-def n_phases_of(manifest: Manifest) -> int | None:
-    """How many phases a study has; None where it is not known beforehand how many steps there are."""
-    study = manifest.study
-    if study.trust == "secure-sum" or study.protocol == "sdq":
-        return None
-    if study.protocol == "anonml":
-        return script_of(study, manifest.digest).n_phases
-    return 2 if study.protocol == "pfds" and study.variant == "paper" else 1
-
-
-def end_of(manifest: Manifest, hosted: Hosted) -> str:
-    """When and how an open study ends, in words that go on from "ends"."""
-    study, patience, holders = manifest.study, duration(hosted.patience), names_of(manifest)
-    minimum = len(holders) if (study.protocol, study.trust) == ("sdq", "local") else study.participation.minimum
-    needs = f"it fails with fewer than {minimum:,}"
-    last = f"after {patience}, at {moment(hosted.opened + hosted.patience):%Y-%m-%d %H:%M} UTC"
-    if study.protocol == "ddml":
-        return f"with {params_of(study).n_expected:,} updates, or {last}; {needs}"
-    n_phases, answered = n_phases_of(manifest), f"when all {len(holders) or study.participation.size:,} have answered"
+def describe_end(handle: StudyHandle, record: StudyRecord) -> str:
+    """Return when and how an open study ends, as the rest of a sentence after "ends"."""
+    protocol, participation = handle.protocol, handle.study.participation
+    timeout, names = format_duration(record.phase_timeout), handle.participant_names
+    needs = f"it fails with fewer than {protocol.count_required(handle):,}"
+    last = (
+        f"after {timeout}, at "
+        f"{from_milliseconds(record.opened + record.phase_timeout):%Y-%m-%d %H:%M} UTC"
+    )
+    n_updates = protocol.count_expected_updates(handle)
+    if n_updates is not None:
+        return f"with {n_updates:,} updates, or {last}; {needs}"
+    n_phases = protocol.count_phases(handle)
+    answered = f"when all {len(names) or participation.size:,} have answered"
     if n_phases == 1:
         return f"{answered}, or {last}; {needs}"
     steps = "its steps" if n_phases is None else f"{n_phases} phases"
-    closes = study.participation.closes
+    closes = participation.closes
     latest = "" if closes is None else f", or when it closes, at {closes:%Y-%m-%d %H:%M} UTC"
-    # With tokens nobody knows of whom answers are due in a phase.
-    early = "" if has_tokens(manifest) else f"{answered} or "
-    return f"after {steps}, each {early}after {patience}{latest}; {needs}"
+    # With tokens the coordinator cannot know which members have answered in a phase.
+    early = "" if handle.has_tokens else f"{answered} or "
+    return f"after {steps}, each {early}after {timeout}{latest}; {needs}"
 
 
-def duration(milliseconds: int) -> str:
-    """A time span for people.
+def format_duration(milliseconds: int) -> str:
+    """Return a time span for people.
 
     Examples
     --------
-    >>> [duration(n) for n in (1, 2_500, 90_000, 86_400_000, 6_646_153)]
+    >>> [format_duration(n) for n in (1, 2_500, 90_000, 86_400_000, 6_646_153)]
     ['0.001 s', '2.5 s', '1.5 minutes', '1 day', '1.85 hours']
     """
     for unit, size in _UNITS.items():
@@ -225,6 +291,6 @@ def duration(milliseconds: int) -> str:
     return f"{milliseconds / 1000:.3g} s"
 
 
-def _grouped(secret: bytes) -> str:
+def _format_key(secret: bytes) -> str:
     text = secret.hex()
     return "-".join(text[i : i + 8] for i in range(0, len(text), 8))

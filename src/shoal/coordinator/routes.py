@@ -1,324 +1,390 @@
-"""What each route does: read the request, see who it is, ask the `Office`, write the answer. `ROUTES` is the whole list.
+"""The route table of the HTTP API.
 
-Anonymous routes (``submissions``, and DDML's ``update`` unless it is signed) give one answer, whatever became of what was sent, so that
-the answer says nothing and a spammer learns nothing. Two things are said all the same, since they do not depend on what was sent: that
-there is no such study here, and that nothing could be stored now, because what is acknowledged is stored.
+`shoal.coordinator.app` serves `ROUTES`, and `shoal.coordinator.openapi` generates the OpenAPI
+document from it. Each route states its handler and its description: summary, authentication, forms
+and responses.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from shoal.coordinator.aggregators import most_bytes
-from shoal.coordinator.authentication import caller, check_analyst, signer
-from shoal.coordinator.gateway import MAX_SEALED_BYTES, answered, opened_packets
-from shoal.coordinator.metrics import CONTENT_TYPE, exposition
-from shoal.coordinator.openapi import document
-from shoal.errors import RemoteProtocolError, TransportError
-from shoal.messages import codec
-from shoal.study.manifest import Manifest, short
-from shoal.study.wording_tokens import statement_of
+from shoal.coordinator import handlers
+from shoal.coordinator.gateway import MAX_SEALED_BYTES
+from shoal.coordinator.handlers import LONG_CACHE, TEXT
+from shoal.coordinator.openapi import (
+    AFTER,
+    ANALYST,
+    ANY_OR_SIGNED,
+    OBJECT,
+    SIGNED,
+    TICKET,
+    TOKEN,
+    UPDATE_NUMBER,
+    Operation,
+    binary_body,
+    content,
+    json_body,
+    make_openapi_document,
+    query_number,
+)
+from shoal.coordinator.service import CoordinatorService
 from shoal.transport import ohttp
-from shoal.transport.forms import Batch, Enrolment, Poll, from_cbor, to_cbor, to_json
-from shoal.transport.problems import RequestError, not_here, over
-from shoal.transport.reading import NUMBERS, PATIENCES, WAITS, body_of, body_up_to, check_type, digest_of, empty_body, form_of, query_of
-from shoal.transport.routes import CBOR, GATEWAY, ISSUING, JSON, KEYS, OPENAPI, OPENED, SEALED, STUDIES, study_route
+from shoal.transport.api import (
+    CBOR,
+    GATEWAY,
+    ISSUING,
+    JSON,
+    KEYS,
+    OHTTP_REQUEST,
+    OHTTP_RESPONSE,
+    OPENAPI,
+    RAW,
+    STUDIES,
+    Enrolment,
+    Poll,
+    study_route,
+)
+from shoal.transport.requests import (
+    MESSAGE_NUMBERS,
+    PHASE_TIMEOUTS,
+    WAIT_SECONDS,
+    read_query,
+)
 
-if TYPE_CHECKING:
-    from shoal.coordinator.office import Office, Served
+Endpoint = Callable[[CoordinatorService, Request], Awaitable[Response]]
 
-Endpoint = Callable[["Office", Request], Awaitable[Response]]
-
-TEXT = "text/plain"
-_FOR_EVER = {"cache-control": "public, max-age=3600"}
-_FOR_A_MOMENT = {"cache-control": "public, max-age=1"}
 _ANY = "{digest}"
-_NAME = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """A method of a path, and what answers it."""
+class RouteSpec:
+    """A method of a path, its handler, and its description; pages have none."""
 
     method: str
     path: str
     endpoint: Endpoint
+    operation: Operation | None = None
 
 
-async def list_studies(office: Office, request: Request) -> Response:
-    query_of(request)
-    return _json([summary_of(await office.study(hosted.digest)) for hosted in await office.studies()])
-
-
-async def show_study(office: Office, request: Request) -> Response:
-    return _json(summary_of(await _served(office, request)))
-
-
-async def publish_study(office: Office, request: Request) -> Response:
-    check_analyst(office, request)
-    asked = query_of(request, {"patience": PATIENCES})
-    check_type(request, CBOR)
-    manifest = await body_of(request, codec.MAX_BYTES)
-    patience = 1000 * asked["patience"] if asked else None
-    hosted = await office.publish(manifest, patience=patience)
-    answer = _json(summary_of(await office.study(hosted.digest)), status=201)
-    answer.headers["location"] = study_route(hosted.digest)
-    return answer
-
-
-async def close_study(office: Office, request: Request) -> Response:
-    check_analyst(office, request)
-    served = await _served(office, request)
-    await empty_body(request)
-    await office.close_study(served.hosted.digest)
-    return Response(status_code=204)
-
-
-async def manifest(office: Office, request: Request) -> Response:
-    served = await _served(office, request)
-    return Response(served.published, headers=_FOR_EVER, media_type=CBOR)
-
-
-async def label(office: Office, request: Request) -> Response:
-    served = await _served(office, request)
-    as_json, as_text = await run_in_threadpool(_label, served.hosted.manifest)
-    headers = {"vary": "Accept"}
-    if _prefers_text(request.headers.get("accept", "")):
-        return Response(as_text, headers=headers, media_type=TEXT)
-    return Response(as_json, headers=headers, media_type=JSON)
-
-
-async def progress(office: Office, request: Request) -> Response:
-    served = await _served(office, request)
-    return _json(await office.progress(served.hosted.digest))
-
-
-async def model(office: Office, request: Request) -> Response:
-    hosted = (await _served(office, request)).hosted
-    if hosted.status in ("failed", "closed"):
-        raise RequestError(410, "HOST-002", "The study has ended without a model.", why=hosted.reason)
-    return Response(await office.model(hosted.digest), media_type=JSON)
-
-
-async def board(office: Office, request: Request) -> Response:
-    asked = query_of(request, {"after": NUMBERS, "wait": WAITS})
-    served = await office.study(digest_of(request))
-    letters = await office.board(served.hosted.digest, asked.get("after", 0), asked.get("wait", 0))
-    return Response(to_cbor(letters), headers=_FOR_A_MOMENT, media_type=CBOR)
-
-
-async def enrol(office: Office, request: Request) -> Response:
-    served = await _served(office, request)
-    form, body = await form_of(request, Enrolment)
-    signed = signer(request, body, office.clock)
-    enrolled = await office.enrol(served.hosted.digest, signed.key, form, signed.nonce)
-    return Response(to_json(enrolled), media_type=JSON)
-
-
-async def message(office: Office, request: Request) -> Response:
-    served = await _served(office, request)
-    check_type(request, CBOR)
-    body = await body_of(request, most_bytes(served.manifest.study, is_anonymous=False))
-    digest = served.hosted.digest
-    who = await caller(office, request, digest, body)
-    match await office.message(digest, who.name, body, who.nonce):
-        case "replayed":
-            raise RemoteProtocolError("AUTH-005", "This request came before.", fix="Sign it again.")
-        case "conflict":
-            raise RemoteProtocolError("HOST-005", "Other bytes were sent before under the name of this message.", fix="Send those again.")
-        case "over":
-            raise over(digest)
-    return _accepted()
-
-
-async def mailbox(office: Office, request: Request) -> Response:
-    served = await _served(office, request)
-    poll, body = await form_of(request, Poll)
-    digest = served.hosted.digest
-    who = await caller(office, request, digest, body)
-    return Response(to_cbor(await office.mailbox(digest, who.name, poll, who.nonce)), media_type=CBOR)
-
-
-async def leave(office: Office, request: Request) -> Response:
-    served = await _served(office, request)
-    body = await empty_body(request)
-    digest = served.hosted.digest
-    who = await caller(office, request, digest, body)
-    await office.leave(digest, who.key, who.nonce)
-    return Response(status_code=204)
-
-
-async def submit(office: Office, request: Request) -> Response:
-    served = await office.study(digest_of(request))
-    body = await body_up_to(request, served.packet_size or most_bytes(served.manifest.study, is_anonymous=True))
-    await office.submit(served.hosted.digest, body)
-    return _accepted()
-
-
-async def members(office: Office, request: Request) -> Response:
-    after = _after(request)
-    return Response(await office.members(digest_of(request), after), media_type=CBOR)
-
-
-async def received(office: Office, request: Request) -> Response:
-    after = _after(request)
-    return Response(await office.received(digest_of(request), after), headers=_FOR_A_MOMENT, media_type=CBOR)
-
-
-async def take_batch(office: Office, request: Request) -> Response:
-    served = await _served(office, request)
-    size = served.packet_size
-    if size is None:
-        raise not_here("This study takes no sealed packets.")
-    check_type(request, CBOR)
-    body = await body_of(request, codec.MAX_BYTES)
-    digest = served.hosted.digest
-    packets = await run_in_threadpool(lambda: opened_packets(office.gateway, digest, from_cbor(body, Batch).packets, size))
-    return Response(to_cbor(await office.batch(digest, packets)), media_type=CBOR)
-
-
-async def issuing(office: Office, request: Request) -> Response:
-    query_of(request)
-    return Response(to_json(await office.issuing()), headers=_FOR_EVER, media_type=JSON)
-
-
-async def gateway_keys(office: Office, request: Request) -> Response:
-    query_of(request)
-    return Response(office.gateway.configuration(), headers=_FOR_EVER, media_type=ohttp.KEYS)
-
-
-async def sealed(office: Office, request: Request) -> Response:
-    query_of(request)
-    check_type(request, SEALED)
-    body = await body_of(request, MAX_SEALED_BYTES)
-    return Response(await answered(office.gateway, request.app, body, office.clock.now()), media_type=OPENED)
-
-
-async def device(office: Office, request: Request) -> Response:
-    """Draws and updates of studies of DDML are answered before they come here; no other study has them."""
-    served = await office.study(digest_of(request))
-    raise not_here(f"A study of {served.protocol} has no model instances.")
-
-
-async def healthz(_: Office, request: Request) -> Response:
-    query_of(request)
-    return _json({"status": "ok"})
-
-
-async def readyz(office: Office, request: Request) -> Response:
-    query_of(request)
-    if not await office.is_ready():
-        raise TransportError("HOST-004", "The coordinator is not ready.")
-    return _json({"status": "ok"})
-
-
-async def metrics(office: Office, request: Request) -> Response:
-    query_of(request)
-    return Response(exposition(await office.totals()), headers={"content-type": CONTENT_TYPE})
-
-
-async def openapi(_: Office, request: Request) -> Response:
-    query_of(request)
-    return Response(_document(), headers=_FOR_EVER, media_type=JSON)
+async def get_openapi(_: CoordinatorService, request: Request) -> Response:
+    read_query(request)
+    return Response(_encode_openapi_document(), headers=LONG_CACHE, media_type=JSON)
 
 
 ROUTES = (
-    Way("GET", STUDIES, list_studies),
-    Way("POST", STUDIES, publish_study),
-    Way("GET", study_route(_ANY), show_study),
-    Way("GET", study_route(_ANY, "manifest"), manifest),
-    Way("GET", study_route(_ANY, "label"), label),
-    Way("GET", study_route(_ANY, "board"), board),
-    Way("GET", study_route(_ANY, "progress"), progress),
-    Way("GET", study_route(_ANY, "model"), model),
-    Way("GET", study_route(_ANY, "members"), members),
-    Way("GET", study_route(_ANY, "received"), received),
-    Way("POST", study_route(_ANY, "enrolments"), enrol),
-    Way("POST", study_route(_ANY, "messages"), message),
-    Way("POST", study_route(_ANY, "mailbox"), mailbox),
-    Way("POST", study_route(_ANY, "leave"), leave),
-    Way("POST", study_route(_ANY, "submissions"), submit),
-    Way("POST", study_route(_ANY, "batches"), take_batch),
-    Way("POST", study_route(_ANY, "draw"), device),
-    Way("POST", study_route(_ANY, "update"), device),
-    Way("POST", study_route(_ANY, "close"), close_study),
-    Way("GET", ISSUING, issuing),
-    Way("GET", KEYS, gateway_keys),
-    Way("POST", GATEWAY, sealed),
-    Way("GET", OPENAPI, openapi),
-    Way("GET", "/healthz", healthz),
-    Way("GET", "/readyz", readyz),
-    Way("GET", "/metrics", metrics),
+    RouteSpec(
+        "GET",
+        STUDIES,
+        handlers.list_studies,
+        Operation(
+            name="listStudies",
+            summary="All studies.",
+            content=content(
+                JSON, {"type": "array", "items": {"$ref": "#/components/schemas/Study"}}
+            ),
+        ),
+    ),
+    RouteSpec(
+        "POST",
+        STUDIES,
+        handlers.publish_study,
+        Operation(
+            name="publishStudy",
+            summary="Publish a study. A study that is already published does not change.",
+            status=201,
+            content=content(JSON, "Study"),
+            body=binary_body(CBOR, description="A manifest."),
+            parameters=(
+                query_number("patience", PHASE_TIMEOUTS, "Timeout of a phase, in seconds."),
+            ),
+            security=ANALYST,
+            errors=(401, 413, 415),
+        ),
+    ),
+    RouteSpec(
+        "GET",
+        study_route(_ANY),
+        handlers.show_study,
+        Operation(name="showStudy", summary="Summary of a study.", content=content(JSON, "Study")),
+    ),
+    RouteSpec(
+        "GET",
+        study_route(_ANY, "manifest"),
+        handlers.get_manifest,
+        Operation(
+            name="getManifest",
+            summary="The manifest with the coordinator's key and signature.",
+            content=content(CBOR),
+        ),
+    ),
+    RouteSpec(
+        "GET",
+        study_route(_ANY, "label"),
+        handlers.get_label,
+        Operation(
+            name="getLabel",
+            summary="The label that a participant reads before consenting.",
+            content=content(JSON, OBJECT) | content(TEXT, {"type": "string"}),
+        ),
+    ),
+    RouteSpec(
+        "GET",
+        study_route(_ANY, "board"),
+        handlers.get_broadcasts,
+        Operation(
+            name="readBoard",
+            summary="Messages to everyone after a number; waits for the first one. The response "
+            "is the same for all callers.",
+            content=content(CBOR),
+            parameters=(
+                query_number("after", MESSAGE_NUMBERS, "Number of the last message that was read."),
+                query_number("wait", WAIT_SECONDS, "Seconds to wait."),
+            ),
+        ),
+    ),
+    RouteSpec(
+        "GET",
+        study_route(_ANY, "progress"),
+        handlers.get_progress,
+        Operation(
+            name="getProgress",
+            summary="Status and totals; counts of people are rounded.",
+            content=content(JSON, OBJECT),
+        ),
+    ),
+    RouteSpec(
+        "GET",
+        study_route(_ANY, "model"),
+        handlers.get_model,
+        Operation(
+            name="getModel",
+            summary="The result of a study that has ended.",
+            content=content(JSON, OBJECT),
+            errors=(409, 410),
+        ),
+    ),
+    RouteSpec(
+        "GET",
+        study_route(_ANY, "members"),
+        handlers.list_members,
+        Operation(
+            name="listMembers",
+            summary="A page of the list of members: keys with credentials that are valid in the "
+            "study, if it has tokens.",
+            content=content(CBOR),
+            parameters=(AFTER,),
+        ),
+    ),
+    RouteSpec(
+        "GET",
+        study_route(_ANY, "received"),
+        handlers.list_received,
+        Operation(
+            name="listReceived",
+            summary="A page of the list of received packets, by name; available when a phase "
+            "collects no more packets.",
+            content=content(CBOR),
+            parameters=(AFTER,),
+            errors=(409, 410),
+        ),
+    ),
+    RouteSpec(
+        "POST",
+        study_route(_ANY, "enrolments"),
+        handlers.enrol,
+        Operation(
+            name="enrol",
+            summary="Enrol the key that signs the request.",
+            content=content(JSON, "Enrolled"),
+            body=json_body(Enrolment),
+            security=SIGNED,
+            errors=(401, 403, 409, 413, 415),
+        ),
+    ),
+    RouteSpec(
+        "POST",
+        study_route(_ANY, "messages"),
+        handlers.accept_message,
+        Operation(
+            name="sendMessage",
+            summary="Send a message of the protocol under the participant's name.",
+            status=202,
+            body=binary_body(CBOR),
+            security=SIGNED,
+            errors=(401, 403, 409, 410, 413, 415),
+        ),
+    ),
+    RouteSpec(
+        "POST",
+        study_route(_ANY, "mailbox"),
+        handlers.poll_mailbox,
+        Operation(
+            name="readMailbox",
+            summary="Messages to everyone and to this participant. Messages to this participant up "
+            "to the acknowledged number are deleted.",
+            content=content(CBOR),
+            body=json_body(Poll),
+            security=SIGNED,
+            errors=(401, 403, 413, 415),
+        ),
+    ),
+    RouteSpec(
+        "POST",
+        study_route(_ANY, "leave"),
+        handlers.leave,
+        Operation(
+            name="leave",
+            summary="Leave the study. Sent answers cannot be withdrawn.",
+            status=204,
+            security=SIGNED,
+            errors=(401, 403, 413),
+        ),
+    ),
+    RouteSpec(
+        "POST",
+        study_route(_ANY, "submissions"),
+        handlers.submit,
+        Operation(
+            name="submit",
+            summary="Submit a packet with a token, or an anonymous message. The response is the "
+            "same for accepted and rejected submissions.",
+            status=202,
+            body=binary_body(RAW, CBOR),
+            is_silent=True,
+        ),
+    ),
+    RouteSpec(
+        "POST",
+        study_route(_ANY, "batches"),
+        handlers.accept_batch,
+        Operation(
+            name="takeBatch",
+            summary="Send a relay's batch of sealed packets. The response comes when they are "
+            "stored, and lists the invalid ones.",
+            content=content(CBOR),
+            body=binary_body(CBOR),
+            errors=(409, 410, 413, 415),
+        ),
+    ),
+    RouteSpec(
+        "POST",
+        study_route(_ANY, "draw"),
+        handlers.reject_draw_or_update,
+        Operation(
+            name="drawInstance",
+            summary="DDML: draw a random instance, with the epoch.",
+            content=content(RAW),
+            errors=(410,),
+        ),
+    ),
+    RouteSpec(
+        "POST",
+        study_route(_ANY, "update"),
+        handlers.reject_draw_or_update,
+        Operation(
+            name="sendUpdate",
+            summary="DDML: send an update: id, epoch and weights.",
+            status=202,
+            body=binary_body(RAW),
+            parameters=(UPDATE_NUMBER, TICKET, TOKEN),
+            security=ANY_OR_SIGNED,
+            errors=(401, 403, 409, 410, 413),
+        ),
+    ),
+    RouteSpec(
+        "POST",
+        study_route(_ANY, "close"),
+        handlers.close_study,
+        Operation(
+            name="closeStudy",
+            summary="End a study without a result.",
+            status=204,
+            security=ANALYST,
+            errors=(401, 413),
+        ),
+    ),
+    RouteSpec(
+        "GET",
+        ISSUING,
+        handlers.get_issuing_keys,
+        Operation(
+            name="getKeys",
+            summary="The coordinator's keys that manifests contain.",
+            content=content(JSON, "Issuing"),
+            errors=(404,),
+        ),
+    ),
+    RouteSpec(
+        "GET",
+        KEYS,
+        handlers.get_gateway_keys,
+        Operation(
+            name="getGatewayKey",
+            summary="The gateway's key (RFC 9458).",
+            content=content(ohttp.KEYS_CONTENT_TYPE),
+        ),
+    ),
+    RouteSpec(
+        "POST",
+        GATEWAY,
+        handlers.answer_gateway,
+        Operation(
+            name="openSealed",
+            summary="Answer a participant's request that is sealed to the gateway's key (RFC "
+            "9458); the response is sealed too.",
+            content=content(OHTTP_RESPONSE),
+            body=binary_body(
+                OHTTP_REQUEST,
+                limit=MAX_SEALED_BYTES,
+                description="Binary HTTP (RFC 9292), sealed.",
+            ),
+            errors=(413, 415),
+        ),
+    ),
+    RouteSpec(
+        "GET",
+        OPENAPI,
+        get_openapi,
+        Operation(name="describe", summary="This description.", content=content(JSON, OBJECT)),
+    ),
+    RouteSpec(
+        "GET",
+        "/healthz",
+        handlers.healthz,
+        Operation(
+            name="isAlive", summary="Answers if the process runs.", content=content(JSON, OBJECT)
+        ),
+    ),
+    RouteSpec(
+        "GET",
+        "/readyz",
+        handlers.readyz,
+        Operation(
+            name="isReady",
+            summary="Answers if the store can be used.",
+            content=content(JSON, OBJECT),
+        ),
+    ),
+    RouteSpec(
+        "GET",
+        "/metrics",
+        handlers.get_metrics,
+        Operation(
+            name="getMetrics",
+            summary="Totals for Prometheus.",
+            content=content(TEXT, {"type": "string"}),
+        ),
+    ),
 )
 
 
-def wrong_method(allowed: str) -> RequestError:
-    """The error for a method that a path does not have."""
-    return RequestError(405, "HOST-006", "This route does not take that method.", fix=f"It takes {allowed}.", headers={"allow": allowed})
-
-
-async def _served(office: Office, request: Request) -> Served:
-    query_of(request)
-    return await office.study(digest_of(request))
-
-
-def _after(request: Request) -> bytes:
-    """The name after which a page of a list begins; empty for its beginning."""
-    asked = request.query_params.multi_items()
-    if not asked:
-        return b""
-    if len(asked) > 1 or asked[0][0] != "after" or not _NAME.fullmatch(asked[0][1]):
-        raise RequestError(400, "HOST-006", "The query is not after, once, with the 64 hexadecimal digits of a name.")
-    return bytes.fromhex(asked[0][1])
-
-
-def summary_of(served: Served) -> dict[str, Any]:
-    """A study in a few lines, for lists."""
-    hosted, study = served.hosted, served.manifest.study
-    return {
-        "digest": hosted.digest,
-        "short": short(bytes.fromhex(hosted.digest)),
-        "title": study.title,
-        "protocol": served.protocol,
-        "admission": served.admission,
-        "has_roster": bool(served.manifest.roster),
-        "by_invitation": hosted.by_invitation,
-        "status": hosted.status,
-        "reason": hosted.reason,
-    }
-
-
-@lru_cache(maxsize=64)
-def _label(data: bytes) -> tuple[bytes, bytes]:
-    """The label of a manifest, as JSON and as text."""
-    read = Manifest.from_bytes(data)
-    statement = statement_of(read)
-    return json.dumps(statement.to_dict(), ensure_ascii=False).encode(), f"{statement}\n".encode()
-
-
-def _prefers_text(accept: str) -> bool:
-    """Whether text is named, and JSON is not named before it."""
-    named = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
-    return next((name == TEXT for name in named if name in (TEXT, JSON)), False)
-
-
 @lru_cache(maxsize=1)
-def _document() -> bytes:
-    return json.dumps(document()).encode()
-
-
-def _accepted() -> Response:
-    return Response(status_code=202)
-
-
-def _json(content: object, status: int = 200) -> Response:
-    return Response(json.dumps(content, ensure_ascii=False).encode(), status, media_type=JSON)
+def _encode_openapi_document() -> bytes:
+    return json.dumps(make_openapi_document(ROUTES)).encode()

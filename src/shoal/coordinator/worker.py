@@ -1,12 +1,17 @@
-"""One worker of a coordinator: its store, its office, its HTTP service; in the process of ``shoal serve`` itself, or one of several.
+"""One worker process and its settings.
 
-``python -m shoal.coordinator.worker`` reads its settings as one line of JSON from standard input, which stays open for as long as the
-process that started it lives. Workers share nothing but the store and the listening socket.
+A worker has its own store connection, `CoordinatorService` and HTTP server. It runs in the process
+of ``shoal serve``, or in one of several processes that `shoal.coordinator.supervisor` starts.
+
+``python -m shoal.coordinator.worker`` reads its settings as one line of JSON from standard input.
+The parent keeps this pipe open while it lives, and a worker ends when the pipe is closed. Workers
+share nothing but the store and the listening socket.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import select
 import signal
@@ -14,94 +19,142 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-
-import uvloop
 
 from shoal.clock import SystemClock
 from shoal.coordinator.app import make_app
-from shoal.coordinator.models import open_models
-from shoal.coordinator.office import Office
-from shoal.coordinator.settings import Settings
-from shoal.coordinator.store.opening import open_store
+from shoal.coordinator.ddml.instances import open_instance_store
+from shoal.coordinator.service import CoordinatorService
+from shoal.coordinator.store import open_store
 from shoal.entropy import SystemEntropy
 from shoal.errors import ShoalError, StoreError
-from shoal.transport.connections import Server, plain_errors
-from shoal.transport.dumps import forbid_core_dumps
-from shoal.transport.listening import tls_context
-
-RETRY_SECONDS = 1.0
-"""How soon a worker looks again for a store that is away when it starts."""
+from shoal.transport.server import Server, load_server_tls_context, run_server
 
 
-async def serve(
-    settings: Settings, listener: socket.socket, announce: Callable[[], object] = lambda: None, parent: int | None = None
-) -> None:
-    """Answer requests until SIGTERM or SIGINT, or until the parent has gone; then finish those under way.
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """Settings of a worker, from the process that starts it.
 
     Parameters
     ----------
-    settings, listener
-        Where everything is, and the socket to accept from.
-    announce
-        Called when requests are answered, and signals end the service in good order.
-    parent
-        A file descriptor that ends when the parent does.
+    store, models
+        URLs, which may contain passwords; ``models`` is None if DDML instances are in the store.
+    tls_cert, tls_key
+        Files, or None for no TLS.
+
+    Examples
+    --------
+    >>> WorkerSettings.from_line(WorkerSettings("sqlite:coordinator.db").to_line(7))
+    (WorkerSettings(tls_cert=None, tls_key=None), 7)
     """
-    tls = tls_context(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert and settings.tls_key else None
+
+    store: str = field(repr=False)
+    models: str | None = field(default=None, repr=False)
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+    def to_line(self, listener: int) -> bytes:
+        """Encode the settings as one line, with the number of the listening socket."""
+        return json.dumps({**asdict(self), "listener": listener}).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> tuple[WorkerSettings, int]:
+        """Decode a line of `to_line`."""
+        content = json.loads(line)
+        listener: int = content.pop("listener")
+        return cls(**content), listener
+
+
+RETRY_SECONDS = 1.0
+"""Pause between attempts to open a store that is unavailable when a worker starts."""
+
+
+async def serve(
+    settings: WorkerSettings,
+    listener: socket.socket,
+    on_ready: Callable[[], object] = lambda: None,
+    parent: int | None = None,
+) -> None:
+    """Answer requests until SIGTERM, SIGINT or the end of the parent; then finish open requests.
+
+    Parameters
+    ----------
+    on_ready
+        Called when requests are answered and signals end the service in good order.
+    parent
+        A file descriptor that is closed when the parent ends.
+    """
+    tls = (
+        load_server_tls_context(Path(settings.tls_cert), Path(settings.tls_key))
+        if settings.tls_cert and settings.tls_key
+        else None
+    )
     entropy = SystemEntropy()
     clock = SystemClock()
-    with open_store(settings.store) as store, open_models(settings.models, settings.store) as models:
-        office = Office(store, models, clock, entropy, entropy.bytes(16).hex())
-        server = Server(make_app(office), tls, announce, office.hang_up)
+    with (
+        open_store(settings.store) as store,
+        open_instance_store(settings.models, settings.store) as instances,
+    ):
+        service = CoordinatorService(store, instances, clock, entropy, entropy.bytes(16).hex())
+        server = Server(make_app(service), tls, on_ready, service.mailbox.notifier.close)
         if parent is not None:
-            _follow(parent, server)
-        await office.start()
+            _stop_with_parent(parent, server)
+        await service.start()
         try:
             await server.serve([listener])
         finally:
-            await office.stop()
-            with suppress(StoreError):  # one that cannot be reached is tidied by the next
+            await service.stop()
+            with suppress(StoreError):  # the next worker tidies a store that cannot be reached
                 store.tidy(round(clock.now().timestamp() * 1000))
 
 
-def _follow(parent: int, server: Server) -> None:
-    """End when the parent does: from then on nobody replaces this worker, and the next coordinator wants the port."""
+def _stop_with_parent(parent: int, server: Server) -> None:
+    """Stop the server when the parent ends.
+
+    Without a parent no process would replace this worker, and the next coordinator needs the port.
+    """
     loop = asyncio.get_running_loop()
 
-    def gone() -> None:
+    def stop() -> None:
         loop.remove_reader(parent)
         server.should_exit = True
 
-    loop.add_reader(parent, gone)
+    loop.add_reader(parent, stop)
 
 
-def run(settings: Settings, listener: socket.socket, announce: Callable[[], object] = lambda: None, parent: int | None = None) -> None:
-    """`serve` in an event loop of its own, with uvicorn's errors as plain lines and without core dumps."""
-    forbid_core_dumps()
-    with plain_errors(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(settings, listener, announce, parent))
+def run(
+    settings: WorkerSettings,
+    listener: socket.socket,
+    on_ready: Callable[[], object] = lambda: None,
+    parent: int | None = None,
+) -> None:
+    """Run `serve` in a new event loop."""
+    run_server(serve(settings, listener, on_ready, parent))
 
 
-def run_patiently(settings: Settings, listener: socket.socket, parent: int) -> None:
-    """`run` in a process of its own. A store that is away is waited for, for as long as the parent lives, since the parent has used it."""
-    has_told = False
+def run_with_retries(settings: WorkerSettings, listener: socket.socket, parent: int) -> None:
+    """Run `serve`; while the parent lives, retry if the store is unavailable.
+
+    The parent has used the store before, so its URL is right.
+    """
+    is_reported = False
     while True:
         try:
             return run(settings, listener, parent=parent)
         except StoreError as error:
             if error.code != "STORE-001":
                 raise
-            if not has_told:
+            if not is_reported:
                 print(error, file=sys.stderr)
-            has_told = True
+            is_reported = True
         is_parent_gone = bool(select.select([parent], [], [], RETRY_SECONDS)[0])
         if is_parent_gone:
             return None
 
 
-def _first_line(source: int) -> bytes:
-    """The first line, and not a byte more; empty where there is none."""
+def _read_first_line(source: int) -> bytes:
+    """Read the first line and no further byte; return empty bytes if there is none."""
     line = b""
     while not line.endswith(b"\n") and (byte := os.read(source, 1)):
         line += byte
@@ -109,15 +162,16 @@ def _first_line(source: int) -> bytes:
 
 
 def main() -> int:
-    """The entry point of a worker that another process has started; its exit code."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interruption at the terminal reaches the parent too, which then ends this one
-    line = _first_line(0)
+    """Run a worker that another process has started; return its exit code."""
+    # An interrupt at the terminal also reaches the parent, which then ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    line = _read_first_line(0)
     if not line:
         return 0
-    settings, listener = Settings.from_line(line)
+    settings, listener = WorkerSettings.from_line(line)
     try:
         with socket.socket(fileno=listener) as inherited:
-            run_patiently(settings, inherited, parent=0)
+            run_with_retries(settings, inherited, parent=0)
     except ShoalError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -1,1 +1,1 @@
-"""Building blocks of secure sums: pure functions of keys, secrets and bytes; nothing here sends, stores or waits."""
+"""Cryptographic building blocks of secure sums and anonymous credentials; no I/O."""

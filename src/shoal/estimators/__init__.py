@@ -1,8 +1,5 @@
-"""Whole populations on one machine behind scikit-learn's fit and predict: simulations, one class for each protocol."""
+"""Simulations of whole populations with scikit-learn's fit and predict."""
 
-from shoal.errors import UsageError
+from shoal.errors import require_extra
 
-try:
-    import sklearn  # noqa: F401
-except ImportError:
-    raise UsageError("USAGE-002", "The estimators need scikit-learn, which is not installed.", fix="pip install 'shoal[learn]'") from None
+require_extra("learn", "sklearn", purpose="An estimator")

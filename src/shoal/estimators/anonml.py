@@ -1,4 +1,7 @@
-"""AnonML behind fit and predict."""
+"""AnonML with fit and predict.
+
+`fit` runs the population simulator of `shoal.protocols.anonml` on a study made from the settings.
+"""
 
 from __future__ import annotations
 
@@ -7,79 +10,94 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from shoal.domain import Schema
-from shoal.estimators.base import Classifier
-from shoal.estimators.inputs import entropy_of
-from shoal.estimators.studies import make_study
-from shoal.protocols.anonml.params import Params
-from shoal.protocols.anonml.population import make_script, simulate
-from shoal.study.anonml import params_of
+from shoal.data.schema import Schema
+from shoal.estimators.base import SimulatedClassifier, make_study
+from shoal.estimators.inputs import make_entropy
+from shoal.protocols.anonml.params import AnonMLParams
+from shoal.protocols.anonml.population import simulate
+from shoal.protocols.anonml.variants import make_script
+from shoal.study.anonml import build_params
 from shoal.study.spec import Study
 
 _DIGEST_BYTES = 32
-_ALL_HONEST = "peers that side with the coordinator: all of them are taken to be honest here"
+_ALL_HONEST = "peers that collude with the coordinator: the simulation assumes that all are honest"
 
 
-class AnonMLClassifier(Classifier):
-    """A classifier learned from one randomised, anonymous answer of each person (variant ``plus``), or from the paper's several.
+class AnonMLClassifier(SimulatedClassifier):
+    """A classifier learned from randomised, anonymous answers of people.
 
-    This simulates a whole population on one machine: one row is one peer, and the number of rows is the study's declared size.
+    Each person gives one answer (variant ``plus``), or several as in the paper. This simulates a
+    whole population on one machine: one row is one peer, and the number of rows is the study's
+    declared size.
 
     Parameters
     ----------
     epsilon
-        The whole budget of one person for the whole fit, in plain composition; under ``accounting="paper"`` the total of equation 6.
-        Infinite with variant ``paper``: answers are not perturbed, and nothing is protected.
+        The total budget of one person for the whole fit, in basic composition; with
+        ``accounting="paper"`` the total of equation 6. Infinite with variant ``paper``: answers
+        have no noise, and nothing is protected.
     schema
-        Public ranges, categories and classes. None reads them from the data and warns (`SchemaInferredWarning`): that is fine in a
-        simulation but not a private act, and nothing that is fitted so may be released.
+        Public ranges, categories and classes. None infers them from the data and warns
+        (`SchemaInferredWarning`): that is fine in a simulation but not private, and a model fitted
+        this way must not be released.
     variant
-        ``"plus"``, or ``"paper"`` for what the paper does: its chances rank rows, and votes decide.
+        ``"plus"``, or ``"paper"`` for the paper's method: probabilities rank rows, and votes
+        decide.
     trust
-        ``"local"``, or ``"shuffled"`` (variant ``plus``), which also states the guarantee against those who see shuffled batches only.
+        ``"local"``, or ``"shuffled"`` (variant ``plus``), which also states the guarantee against
+        adversaries that see shuffled batches only.
     delta
-        Chance that the guarantee of the crowd fails; with trust ``shuffled`` only, and required there.
+        Probability that the guarantee after shuffling fails; required with trust ``shuffled``, and
+        not allowed otherwise.
     honest_share
-        Share of the peers that are taken to be honest, with trust ``shuffled`` only. None takes all for honest, as simulated peers are,
-        and the statement says so; a study has to declare it.
+        Share of peers that are assumed to be honest, with trust ``shuffled`` only. None assumes
+        that all are, as simulated peers are, and the statement says so; a study must declare it.
     accounting
-        What ``epsilon`` is in variant ``paper``: ``"plain"``, the sum of all releases, or ``"paper"``.
+        Meaning of ``epsilon`` in variant ``paper``: ``"plain"``, the sum over all releases, or
+        ``"paper"``.
     n_partitions, n_subsets, subset_size
-        k_p, k_h and k_s of variant ``paper``; ``plus`` chooses by itself.
+        k_p, k_h and k_s of variant ``paper``; ``plus`` chooses them.
     classifier, scoring
-        What variant ``paper`` learns on each table (``"logistic"``, ``"tree"``), and the score that weighs its vote (``"f1"``, ``"auc"``,
-        ``"accuracy"``); a study calls it ``score``, which is a method here.
+        The classifier of variant ``paper`` for each table (``"logistic"``, ``"tree"``), and the
+        score that weights its vote (``"f1"``, ``"auc"``, ``"accuracy"``); a study calls it
+        ``score``, which is a method here.
     random_state
-        None draws from the system's source; an integer, or a generator of NumPy from which one is drawn, makes the run repeatable.
+        None uses the system's random source. An integer, or a NumPy generator that draws one, makes
+        the run repeatable.
 
     Attributes
     ----------
     classes_
-        Sorted: the values of y. Classes that a given schema declares and y lacks are of y's type too; where one cannot be, or two
-        values of y read alike, all are the declared texts.
+        The sorted values of y. Classes that the schema declares and y lacks are converted to y's
+        type; if that is impossible, or two values of y have the same text, all classes are the
+        declared texts.
     privacy_
         The statement, which prints as the label; `NoGuarantee` if epsilon is infinite.
     schema_
-        The schema that was given or inferred.
+        The given or inferred schema.
     model_
-        What was learned, with the bins that were used.
+        The learned model, with the bins that were used.
     n_features_in_, feature_names_in_
-        Number of columns of X, and their names if it has some.
+        Number of columns of X, and their names if it has any.
 
     Notes
     -----
     Ref: AnonML §VI, §VII.
 
-    Privacy: unit person, replace, against everyone: ``epsilon``. Each fit spends it, so that cross-validation and a search over settings
-    on real people would multiply it.
+    Privacy: unit person, replace, against everyone: ``epsilon``. Each fit spends it, so that
+    cross-validation and a search over settings on real people would multiply it.
 
     Examples
     --------
     >>> import numpy as np
     >>> from shoal import Categorical, Numeric
-    >>> schema = Schema([Numeric("age", 0, 100, missing=False)], label=Categorical("retired", ["no", "yes"]))
+    >>> schema = Schema(
+    ...     [Numeric("age", 0, 100, missing=False)], label=Categorical("retired", ["no", "yes"])
+    ... )
     >>> ages = np.arange(2000).reshape(-1, 1) % 100
-    >>> clf = AnonMLClassifier(epsilon=2.0, schema=schema, random_state=0).fit(ages, np.where(ages[:, 0] > 65, "yes", "no"))
+    >>> clf = AnonMLClassifier(epsilon=2.0, schema=schema, random_state=0).fit(
+    ...     ages, np.where(ages[:, 0] > 65, "yes", "no")
+    ... )
     >>> clf.predict([[20], [90]]), clf.privacy_.epsilon
     (array(['no', 'yes'], dtype='<U3'), 2.0)
     """
@@ -121,29 +139,34 @@ class AnonMLClassifier(Classifier):
         Parameters
         ----------
         X
-            A dataframe (pandas, polars), or an array whose columns are the schema's features in order; one row is one peer.
+            A data frame (pandas, polars), or an array with the schema's features as columns, in
+            order. One row is one peer.
         y
-            The label of each row; with a schema, one of the label's values, or a number or a truth value that reads like it.
+            The label of each row; with a schema, one of the label's values, or a number or boolean
+            with the same text.
         """
         return self._fit(X, y)
 
     def _learn(self, X: Any, y: Any) -> None:
-        schema, columns, labels = self._read(X, y)
-        study = make_study(schema, len(labels), self._settings())
-        entropy = entropy_of(self.random_state)
-        # In the place of the digest that all parties share, so that who is asked what follows from random_state too.
+        schema, columns, labels = self._read_rows(X, y)
+        study = make_study(schema, len(labels), self._make_settings())
+        entropy = make_entropy(self.random_state)
+        # It replaces the digest of the manifest, so that the questions of each peer follow from
+        # random_state.
         digest = entropy.bytes(_DIGEST_BYTES)
-        privacy = self._privacy(study, self._notes, digest)
-        script = make_script(self._params(study), digest)
-        learned = simulate(script, schema.encode(columns), self._encode_labels(schema, labels), entropy)
+        privacy = self._make_statement(study, self._notes, digest)
+        script = make_script(self._make_params(study), digest)
+        learned = simulate(
+            script, schema.encode(columns), self._encode_labels(schema, labels), entropy
+        )
         self.schema_, self.model_, self.privacy_ = schema, learned.model, privacy
 
     @property
-    def _is_bare(self) -> bool:
-        return self.variant == "paper" and super()._is_bare
+    def _is_noiseless(self) -> bool:
+        return self.variant == "paper" and super()._is_noiseless
 
-    def _settings(self) -> dict[str, Any]:
-        """The keys of a study."""
+    def _make_settings(self) -> dict[str, Any]:
+        """Return the keys of a study."""
         settings: dict[str, Any] = {
             "protocol": "anonml",
             "variant": self.variant,
@@ -152,14 +175,22 @@ class AnonMLClassifier(Classifier):
             "anonml": {"accounting": self.accounting},
         }
         if self.trust == "shuffled" or self.honest_share is not None:
-            settings["participation"] = {"honest_share": 1.0 if self.honest_share is None else self.honest_share}
+            settings["participation"] = {
+                "honest_share": 1.0 if self.honest_share is None else self.honest_share
+            }
         if self.variant == "paper":
             names = {"n_partitions", "n_subsets", "subset_size", "classifier"}
-            settings["anonml"] |= {name: getattr(self, name) for name in names} | {"score": self.scoring}
+            settings["anonml"] |= {name: getattr(self, name) for name in names} | {
+                "score": self.scoring
+            }
         return settings
 
-    def _params(self, study: Study) -> Params:
-        return replace(params_of(study), epsilon=math.inf) if self._is_bare else params_of(study)
+    def _make_params(self, study: Study) -> AnonMLParams:
+        return (
+            replace(build_params(study), epsilon=math.inf)
+            if self._is_noiseless
+            else build_params(study)
+        )
 
     @property
     def _notes(self) -> Sequence[str]:

@@ -1,7 +1,8 @@
-"""What scikit-learn hands to an estimator, as the protocols want it: columns, labels, a schema, a source of randomness.
+"""Inputs of estimators: columns, labels, schema and random source from fit's arguments.
 
-scikit-learn's own checks come first, with its own errors: the length of y, names of columns. What is left has a code, and so has what
-scikit-learn would say with the cells in it.
+All estimators use these functions. scikit-learn's own checks run first, with its errors: the length
+of y, names of columns. Other errors have a code. So have those in which scikit-learn would quote
+cells, since an error must not repeat private data.
 """
 
 from __future__ import annotations
@@ -19,38 +20,48 @@ from sklearn.base import is_regressor
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, validate_data
 
-from shoal.cells import as_column, cell_text, to_numbers, to_texts, where
-from shoal.domain import Categorical, Columns, Feature, Schema, numbers_of, range_of
+from shoal.data.cells import as_column, cell_text, describe_rows, to_numbers, to_texts
+from shoal.data.schema import (
+    Categorical,
+    Columns,
+    Feature,
+    Schema,
+    infer_numeric,
+    try_parse_numbers,
+)
+from shoal.data.tables import Table, count_rows, from_frame
 from shoal.entropy import Entropy, SeededEntropy, SystemEntropy
 from shoal.errors import SpecError
-from shoal.names import counted
-from shoal.protocols.sdq.rows import deal
-from shoal.study.infer import are_own
-from shoal.study.values import MAX_TEXT, is_line
-from shoal.table_files import Table
-from shoal.tables import from_frame, n_rows
+from shoal.protocols.sdq.params import assign_rows
+from shoal.study.settings import MAX_TEXT, is_line
+from shoal.study.starters.infer import are_mostly_distinct
+from shoal.text import format_count
 
 Labels = npt.NDArray[Any]
 
 _SEEDS = 1 << 31
-_DEALT = 10
-_FEWEST_IN_A_SUM = 3
-_FIX_OWN_TEXTS = (
-    "Leave the column out, or turn it into a number or a few categories; DDML learns from words that a schema declares as Text."
+_N_DEALT = 10
+_MIN_IN_A_SUM = 3
+_FIX_UNIQUE_TEXTS = (
+    "Remove the column, or convert it to a number or a few categories. For DDML, declare it as "
+    "Text in a schema."
 )
 
 
 class EstimatorError(SpecError, ValueError):
-    """Settings or data that an estimator cannot be fitted with. A ValueError too, which is what scikit-learn's tools expect."""
+    """Settings or data that an estimator cannot be fitted with.
+
+    It is also a ValueError, which scikit-learn's tools expect.
+    """
 
 
 class HoldersDealtWarning(UserWarning):
-    """Nobody said who holds which row, and the rows were dealt at random to holders that do not exist."""
+    """No holders were given, and the rows were assigned at random to fictitious ones."""
 
 
 @contextmanager
-def as_estimator_errors() -> Iterator[None]:
-    """Raise what a schema or a table says about data as an `EstimatorError`, in the same words."""
+def translate_spec_errors() -> Iterator[None]:
+    """Raise errors of schemas and tables as `EstimatorError`, with the same text."""
     try:
         yield
     except EstimatorError:
@@ -59,139 +70,208 @@ def as_estimator_errors() -> Iterator[None]:
         raise EstimatorError(error.code, error.what, why=error.why, fix=error.fix) from None
 
 
-def training_rows(estimator: Any, X: object, y: object, names: Sequence[str] | None) -> tuple[Table, Labels]:
-    """The columns of X and the cells of y, of one length.
+def read_training_rows(
+    estimator: Any, X: object, y: object, names: Sequence[str] | None
+) -> tuple[Table, Labels]:
+    """Return the columns of X and the cells of y, which have the same length.
 
     Parameters
     ----------
     estimator
-        Learns how many features there are, and their names where X has some.
-    X, y
-        What `fit` was given.
+        Stores the number of features, and their names if X has any.
     names
         Names of the columns of an array.
     """
-    _refuse_complex("y", np.asarray(y))
-    labels = validate_data(estimator, "no_validation", _plain_booleans(y))
+    _reject_complex("y", np.asarray(y))
+    labels = validate_data(estimator, "no_validation", _convert_booleans(y))
     if labels.dtype.kind == "f" and not is_regressor(estimator):
         check_classification_targets(labels)
-    columns = rows(estimator, X, names, is_first=True)
+    columns = read_rows(estimator, X, names, is_first=True)
     check_consistent_length(next(iter(columns.values())), labels)
     return columns, labels
 
 
-def rows(estimator: Any, X: object, names: Sequence[str] | None, *, is_first: bool = False) -> Table:
-    """The columns of X, which has the features that the estimator was fitted with, or gives it its features the first time."""
-    # As an array, a table of several kinds of columns would be a copy of Python objects, and a mask would be lost.
+def read_rows(
+    estimator: Any, X: object, names: Sequence[str] | None, *, is_first: bool = False
+) -> Table:
+    """Return the columns of X.
+
+    X must have the features of the fit; with `is_first` it defines them.
+    """
+    # As an array, a table with several types of columns would be a copy of Python objects, and
+    # would lose its mask.
     if hasattr(type(X), "columns") or isinstance(X, np.ma.MaskedArray):
         columns = from_frame(X, names)
         validate_data(estimator, X, reset=is_first, skip_check_array=True)
-        if not n_rows(columns):
-            raise EstimatorError("DATA-007", "The data has 0 rows.", why="There is nothing to learn from.", fix="Give at least one row.")
+        if not count_rows(columns):
+            raise EstimatorError(
+                "DATA-007",
+                "The data has 0 rows.",
+                why="Learning needs rows.",
+                fix="Give at least one row.",
+            )
         return columns
-    return from_frame(validate_data(estimator, _array(X), reset=is_first, dtype=None, ensure_all_finite="allow-nan"), names)
+    return from_frame(
+        validate_data(
+            estimator, _check_array(X), reset=is_first, dtype=None, ensure_all_finite="allow-nan"
+        ),
+        names,
+    )
 
 
-def _array(X: object) -> object:
-    """What scikit-learn can check without an error that repeats cells."""
+def _check_array(X: object) -> object:
+    """Return X if scikit-learn can check it without quoting cells in an error."""
     if issparse(X):
         return X
     if isinstance(X, Mapping):
-        why = "scikit-learn's tools cannot take rows from one."
-        raise EstimatorError("DATA-007", "X is a mapping.", why=why, fix="Give a dataframe, or an array with one row per record.")
+        why = "scikit-learn's tools cannot select rows of a mapping."
+        raise EstimatorError(
+            "DATA-007",
+            "X is a mapping.",
+            why=why,
+            fix="Give a data frame, or an array with one row per record.",
+        )
     try:
         array = X if isinstance(X, np.ndarray) else np.asarray(X)
     except ValueError:
-        raise EstimatorError("DATA-007", "The rows of X are of different lengths.", fix="Give every row a cell in each column.") from None
+        raise EstimatorError(
+            "DATA-007",
+            "The rows of X have different lengths.",
+            fix="Give every row a cell in each column.",
+        ) from None
     if array.ndim != 2:
-        what = f"X has {counted(array.ndim, 'dimension')}; a table has two."
-        raise EstimatorError("DATA-007", what, fix="Reshape your data: one row per record, X.reshape(-1, 1) for a single feature.")
-    _refuse_complex("X", array)
+        what = f"X has {format_count(array.ndim, 'dimension')}; a table has two."
+        raise EstimatorError(
+            "DATA-007",
+            what,
+            fix="Reshape your data: one row per record, X.reshape(-1, 1) for a single feature.",
+        )
+    _reject_complex("X", array)
     return array
 
 
-def _refuse_complex(name: str, cells: npt.NDArray[Any]) -> None:
+def _reject_complex(name: str, cells: npt.NDArray[Any]) -> None:
     if cells.dtype.kind == "c":
-        raise EstimatorError("DATA-004", f"Complex data not supported: {name} has complex numbers.", fix="Give real numbers, or texts.")
+        raise EstimatorError(
+            "DATA-004",
+            f"Complex data not supported: {name} has complex numbers.",
+            fix="Give real numbers, or texts.",
+        )
 
 
-def _plain_booleans(y: Any) -> Any:
-    """The same labels, with the truth values of dataframes as NumPy's: scikit-learn would turn them into numbers."""
+def _convert_booleans(y: Any) -> Any:
+    """Return the labels, with booleans of data frames as NumPy's.
+
+    scikit-learn would convert them to numbers.
+    """
     is_boolean = getattr(getattr(y, "dtype", None), "kind", None) == "b"
     return np.asarray(y, bool) if is_boolean and not (hasattr(y, "isna") and y.isna().any()) else y
 
 
 def infer_schema(columns: Columns, labels: Labels) -> tuple[Schema, Labels]:
-    """The schema that the data has, and the classes in the order of its label's values. It warns: this is not a private act."""
-    classes = _sorted_classes(labels)
+    """Return the inferred schema, and the classes in the order of its label's values.
+
+    It warns, because inference is not private.
+    """
+    classes = _sort_classes(labels)
     if len(classes) < 2:
-        raise EstimatorError("SCHEMA-004", "All labels are of one class.", fix="Give labels of two classes or more.")
+        raise EstimatorError(
+            "SCHEMA-004",
+            "The labels have only one class.",
+            fix="Give labels with at least two classes.",
+        )
     texts = [str(cell_text(value)) for value in classes]
     if len(set(texts)) < len(texts):
-        raise EstimatorError("DATA-007", "Some labels differ only in the spaces around them.", fix="Remove the spaces from y.")
-    return _inferred(columns, lambda name: Categorical(name, texts, missing=False)), classes
+        raise EstimatorError(
+            "DATA-007",
+            "Some labels differ only in leading or trailing spaces.",
+            fix="Remove the spaces from y.",
+        )
+    return _infer_schema(columns, lambda name: Categorical(name, texts, missing=False)), classes
 
 
 def infer_number_schema(columns: Columns, labels: Labels) -> Schema:
-    """The schema that the data has, with the range of y for its label. It warns: this is not a private act."""
+    """Return the inferred schema, with the range of y as that of its label.
+
+    It warns, because inference is not private.
+    """
     numbers = to_numbers("y", labels)
     if np.isnan(numbers).all():
-        raise EstimatorError("DATA-005", "All labels are missing.", fix="Fill in or remove the rows.")
-    return _inferred(columns, lambda name: replace(range_of(name, numbers), missing=False))
+        raise EstimatorError(
+            "DATA-005", "All labels are missing.", fix="Fill in or remove the rows."
+        )
+    return _infer_schema(columns, lambda name: replace(infer_numeric(name, numbers), missing=False))
 
 
-def _inferred(columns: Columns, label_named: Callable[[str], Feature]) -> Schema:
-    """The features of the columns, and a label whose name no column has."""
+def _infer_schema(columns: Columns, make_label: Callable[[str], Feature]) -> Schema:
+    """Return the features of the columns, and a label with a name that no column has."""
     for column_name, column in columns.items():
-        _refuse_own_texts(column_name, column)
+        _reject_unique_texts(column_name, column)
     name = "label"
     while name in columns:
         name += "_"
     features = Schema.infer(columns).features
-    schema = Schema(features, label_named(name))
+    schema = Schema(features, make_label(name))
     for feature in (*schema.features, schema.label):
         if isinstance(feature, Categorical) and not all(map(is_line, feature.values)):
-            what = f"{feature.name}: a value is not a plain line of at most {MAX_TEXT} characters."
-            raise EstimatorError("DATA-007", what, why="Values stand in the study that is simulated.", fix="Shorten it, or leave it empty.")
+            what = f"{feature.name}: a value is not a single line of at most {MAX_TEXT} characters."
+            raise EstimatorError(
+                "DATA-007",
+                what,
+                why="The simulated study contains the values.",
+                fix="Shorten it, or replace it by a missing value.",
+            )
     return schema
 
 
-def _refuse_own_texts(name: str, column: npt.NDArray[Any]) -> None:
-    """Refuse texts most of which occur once: each would be a category, and a model of them says nothing about new rows."""
+def _reject_unique_texts(name: str, column: npt.NDArray[Any]) -> None:
+    """Raise for texts of which most occur once.
+
+    Each would be a category, and a model would know nothing about the texts of new rows.
+    """
     if column.dtype.kind in "biuf":
         return
     known = [text for text in to_texts(name, column) if text is not None]
-    if are_own(known) and numbers_of(name, column) is None:
-        what = f"{name}: most rows have a text of their own, as names, identifiers and dates do."
-        raise EstimatorError("DATA-007", what, why="No schema is given, and each text would be a category.", fix=_FIX_OWN_TEXTS)
+    if are_mostly_distinct(known) and try_parse_numbers(name, column) is None:
+        what = f"{name}: most texts are unique, like names, identifiers and dates."
+        raise EstimatorError(
+            "DATA-007",
+            what,
+            why="Without a schema, each text would be a category.",
+            fix=_FIX_UNIQUE_TEXTS,
+        )
 
 
-def classes_like(labels: Labels, values: Sequence[str]) -> Labels:
-    """The labels that declared values stand for, in their order and of the type of y; the texts themselves where not each stands for one.
+def match_classes(labels: Labels, values: Sequence[str]) -> Labels:
+    """Return the labels for declared values, in their order and with the type of y.
+
+    The declared texts are returned if two labels have the same text, or one cannot be converted.
 
     Parameters
     ----------
     labels
-        What `training_rows` gives, each of them known.
+        Labels from `read_training_rows`; none is missing.
     values
-        The values that the schema's label declares. Those that y lacks are read as y's type would write them.
+        The values that the schema's label declares. Values that y lacks are parsed as y's type.
     """
-    known = _known(labels)
+    known = _list_known(labels)
     found = {str(cell_text(value)): value for value in known}
     kinds = {type(value) for value in known}
     if len(kinds) > 1 or len(found) < len(known):
         return np.array(values)
     kind = kinds.pop()
-    read = {value: found[value] if value in found else _read(kind, value) for value in values}
+    read = {
+        value: found[value] if value in found else _parse_label(kind, value) for value in values
+    }
     if any(cell_text(label) != value for value, label in read.items()):
         return np.array(values)
     classes = np.fromiter(read.values(), object, len(read))
-    # A text that y lacks may be longer than those that its dtype has room for.
+    # A text that y lacks may be longer than the dtype of y allows.
     return classes.astype(str if labels.dtype.kind == "U" else labels.dtype)
 
 
-def _read(kind: type, text: str) -> Any:
-    """A text as a value of a type of labels; None where it is none."""
+def _parse_label(kind: type, text: str) -> Any:
+    """Return a text as a value of a type of labels; None if it is not one."""
     if issubclass(kind, bool | np.bool_):
         return text == "True"
     try:
@@ -200,79 +280,108 @@ def _read(kind: type, text: str) -> Any:
         return None
 
 
-def _known(labels: Labels) -> list[Any]:
-    """The different labels, without those that are missing."""
-    # Sorting all objects or texts would take seconds for a million of them.
+def _list_known(labels: Labels) -> list[Any]:
+    """Return the distinct labels that are not missing."""
+    # Sorting a million objects or texts would take seconds.
     found: Iterable[Any] = set(labels.tolist()) if labels.dtype.kind in "OU" else np.unique(labels)
     return [value for value in found if cell_text(value) is not None]
 
 
-def _sorted_classes(labels: Labels) -> Labels:
+def _sort_classes(labels: Labels) -> Labels:
     try:
-        known = sorted(_known(labels))
+        known = sorted(_list_known(labels))
         return np.fromiter(known, labels.dtype, len(known))
     except TypeError:
         raise EstimatorError(
-            "DATA-007", "The labels have no order: they are of several types, or lists.", fix="Give labels of one type."
+            "DATA-007",
+            "The labels have no order: they have several types, or are lists.",
+            fix="Give labels of one type.",
         ) from None
 
 
-def holder_numbers(holders: object, n: int) -> npt.NDArray[np.int64]:
-    """Whose each of n rows is: numbers from 0 on, in the order in which holders first appear. Names that read alike are one holder's."""
+def number_holders(holders: object, n: int) -> npt.NDArray[np.int64]:
+    """Return the owner of each of n rows: numbers from 0, in order of first appearance.
+
+    Names with the same text are one holder.
+    """
     texts = to_texts("holders", as_column("holders", holders))
     if len(texts) != n:
-        what = f"holders names the holders of {counted(len(texts), 'row')}, and X has {counted(n, 'row')}."
+        what = (
+            f"holders has {format_count(len(texts), 'name')}, but X has {format_count(n, 'row')}."
+        )
         raise EstimatorError("DATA-007", what, fix="Name the holder of every row.")
-    gone = np.array([text is None for text in texts])
-    if gone.any():
-        why = "A row that is nobody's cannot be protected."
-        raise EstimatorError("DATA-005", f"holders: {where(gone)} missing.", why=why, fix="Fill in or remove the rows.")
-    number_of: dict[str | None, int] = {}
-    return np.array([number_of.setdefault(text, len(number_of)) for text in texts])
+    is_missing = np.array([text is None for text in texts])
+    if is_missing.any():
+        why = "A row without an owner cannot be protected."
+        raise EstimatorError(
+            "DATA-005",
+            f"holders: {describe_rows(is_missing)} missing.",
+            why=why,
+            fix="Fill in or remove the rows.",
+        )
+    numbers: dict[str | None, int] = {}
+    return np.array([numbers.setdefault(text, len(numbers)) for text in texts])
 
 
-def dealt_or_named(holders: object, n: int, entropy: Entropy, noun: str, fewest: int) -> npt.NDArray[np.int64]:
-    """Whose each of n rows is, as `holder_numbers` has it; where nobody says, rows are dealt to ten holders, with a warning.
+def assign_holders(
+    holders: object, n: int, entropy: Entropy, noun: str, minimum: int
+) -> npt.NDArray[np.int64]:
+    """Return the owner of each of n rows, as `number_holders`.
+
+    Without `holders`, rows are assigned to ten fictitious holders, with a warning.
 
     Parameters
     ----------
     entropy
-        Deals the rows.
+        Source of the assignment.
     noun
-        What one of the holders is called.
-    fewest
-        With fewer of them there is no study; 3 where their counts are summed.
+        Name of a holder in errors.
+    minimum
+        Fewest holders of a study; 3 for secure sums.
     """
-    whose = deal(n, min(_DEALT, n), entropy) if holders is None else holder_numbers(holders, n)
-    n_holders = int(whose.max()) + 1
-    if n_holders < fewest:
-        told = f"X has {counted(n, 'row')} to deal to {noun}s" if holders is None else f"holders names {counted(n_holders, noun)}"
-        is_sum = fewest == _FEWEST_IN_A_SUM
-        why = "Of two, each would learn the other's counts from the sum." if is_sum else None
-        needs = f"{'a secure sum' if is_sum else 'the study'} needs {fewest}"
-        raise EstimatorError("SPEC-021", f"{told}; {needs}.", why=why, fix=f"Give rows of {fewest} holders or more.")
+    owners = (
+        assign_rows(n, min(_N_DEALT, n), entropy) if holders is None else number_holders(holders, n)
+    )
+    n_holders = int(owners.max()) + 1
+    if n_holders < minimum:
+        found = (
+            f"X has {format_count(n, 'row')} for {noun}s"
+            if holders is None
+            else f"holders names {format_count(n_holders, noun)}"
+        )
+        is_sum = minimum == _MIN_IN_A_SUM
+        why = "With two, each would learn the other's counts from the sum." if is_sum else None
+        needs = f"{'a secure sum' if is_sum else 'the study'} needs {minimum}"
+        raise EstimatorError(
+            "SPEC-021",
+            f"{found}; {needs}.",
+            why=why,
+            fix=f"Give rows of at least {minimum} holders.",
+        )
     if holders is None:
         warnings.warn(
-            f"Nobody said who holds which row: the rows were dealt at random to {counted(n_holders, noun)}. "
-            "Give fit(X, y, holders=...) to say it.",
+            "No holders were given: the rows were assigned at random to "
+            f"{format_count(n_holders, noun)}. Use fit(X, y, holders=...) to give them.",
             HoldersDealtWarning,
             stacklevel=5,
         )
-    return whose
+    return owners
 
 
-def entropy_of(random_state: object) -> Entropy:
-    """The source that a ``random_state`` stands for: the system's for None, else one that an integer seeds."""
+def make_entropy(random_state: object) -> Entropy:
+    """Return the source for a ``random_state``: the system's for None, else a seeded one."""
     if random_state is None:
         return SystemEntropy()
     if isinstance(random_state, int | np.integer):
         return SeededEntropy(int(random_state))
     draw = getattr(random_state, "integers", None) or getattr(random_state, "randint", None)
     if draw is None:
-        _refuse_random_state(random_state)
+        _reject_random_state(random_state)
     return SeededEntropy(int(draw(_SEEDS)))
 
 
-def _refuse_random_state(random_state: object) -> NoReturn:
-    what = f"random_state is of type {type(random_state).__name__}."
-    raise EstimatorError("USAGE-001", what, fix="Give None, an integer, or a generator or random state of NumPy.")
+def _reject_random_state(random_state: object) -> NoReturn:
+    what = f"random_state has type {type(random_state).__name__}."
+    raise EstimatorError(
+        "USAGE-001", what, fix="Give None, an integer, or a NumPy generator or random state."
+    )

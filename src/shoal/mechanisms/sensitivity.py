@@ -1,8 +1,10 @@
-"""What one unit can change in a vector of numbers, computed from how the vector is made. Nobody types a sensitivity.
+"""Sensitivity of a query, computed from how it is built.
 
-Each query says how its numbers depend on one unit's data; the norms follow for either neighbouring relation.
-Under *add-remove* a unit's contribution appears or vanishes; under *replace* it is exchanged for another, so that every
-norm of a bounded contribution at most doubles.
+Mechanisms take a query instead of a number, so that no sensitivity is typed by hand.
+
+Each query states how its numbers depend on one unit's data; the norms follow for either
+neighbouring relation. Under *add-remove* a unit's contribution appears or vanishes; under *replace*
+it is exchanged for another, so every norm of a bounded contribution at most doubles.
 """
 
 from __future__ import annotations
@@ -17,27 +19,27 @@ from shoal.privacy.events import Relation
 
 
 class Query(Protocol):
-    """A vector of integers whose dependence on one unit is bounded by construction."""
+    """A vector of integers with a bounded dependence on one unit, by construction."""
 
     def l1(self, relation: Relation) -> Fraction:
-        """The largest change in absolute sum between neighbours."""
+        """Return the largest change in absolute sum between neighbours."""
         ...
 
     def l2_squared(self, relation: Relation) -> Fraction:
-        """The largest squared Euclidean change between neighbours."""
+        """Return the largest squared Euclidean change between neighbours."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
-    """Counts of rows in cells: each row falls in exactly one cell of each table.
+class CellCounts:
+    """Counts of rows in cells: each row is in exactly one cell of each table.
 
     Parameters
     ----------
     n_tables
         Tables that are released together.
     max_rows
-        Most rows that one unit has; 1 where the unit is the row.
+        Largest number of rows of one unit; 1 if the unit is the row.
     """
 
     n_tables: int = 1
@@ -48,16 +50,18 @@ class Histogram:
         check_positive("max_rows", self.max_rows)
 
     def l1(self, relation: Relation) -> Fraction:
-        return Fraction(_sides(relation) * self.n_tables * self.max_rows)
+        return Fraction(_relation_factor(relation) * self.n_tables * self.max_rows)
 
     def l2_squared(self, relation: Relation) -> Fraction:
-        # The unit's rows may all fall in one cell; replaced, they may all move to another one.
-        return Fraction(_sides(relation) * self.n_tables * self.max_rows**2)
+        # All rows of the unit may be in one cell; replaced, they may all move to another one.
+        return Fraction(_relation_factor(relation) * self.n_tables * self.max_rows**2)
 
 
 @dataclass(frozen=True, slots=True)
 class SignedCells:
-    """Sums of a signed number over the rows in each cell: each row falls in exactly one cell of each table.
+    """Sums of a signed number over the rows in each cell.
+
+    Each row is in exactly one cell of each table.
 
     Parameters
     ----------
@@ -66,7 +70,7 @@ class SignedCells:
     bound
         Largest absolute value that a row adds to a cell, in the integer units of the sums.
     max_rows
-        Most rows that one unit has; 1 where the unit is the row.
+        Largest number of rows of one unit; 1 if the unit is the row.
     """
 
     n_tables: int
@@ -79,11 +83,13 @@ class SignedCells:
         check_positive("max_rows", self.max_rows)
 
     def l1(self, relation: Relation) -> Fraction:
-        return Fraction(_sides(relation) * self.n_tables * self.bound * self.max_rows)
+        return Fraction(_relation_factor(relation) * self.n_tables * self.bound * self.max_rows)
 
     def l2_squared(self, relation: Relation) -> Fraction:
-        # Numbers of both signs may meet in one cell: replaced, it moves by twice the bound.
-        return Fraction(self.n_tables * (_sides(relation) * self.bound * self.max_rows) ** 2)
+        # Numbers of both signs may be in one cell: replaced, it changes by twice the bound.
+        return Fraction(
+            self.n_tables * (_relation_factor(relation) * self.bound * self.max_rows) ** 2
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +114,17 @@ class ClippedVector:
         check_positive("clip", self.clip)
         check_positive("dimension", self.dimension)
         if self.norm not in (1, 2):
-            raise MechanismError("MECH-001", f"norm = {self.norm}: a vector can be clipped in norm 1 or 2.")
+            raise MechanismError(
+                "MECH-001", f"norm = {self.norm}: a vector can be clipped in norm 1 or 2."
+            )
 
     def l1(self, relation: Relation) -> Fraction:
         # In the L2 ball the largest L1 norm is sqrt(dimension) clip, rounded up to an integer.
         widest = self.clip if self.norm == 1 else _ceil_sqrt(self.dimension * self.clip**2)
-        return Fraction(_sides(relation) * widest)
+        return Fraction(_relation_factor(relation) * widest)
 
     def l2_squared(self, relation: Relation) -> Fraction:
-        return Fraction((_sides(relation) * self.clip) ** 2)
+        return Fraction((_relation_factor(relation) * self.clip) ** 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +136,7 @@ class BoundedSum:
     low, high
         Public range, in integer units.
     max_rows
-        Most rows that one unit has.
+        Largest number of rows of one unit.
     """
 
     low: int
@@ -138,10 +146,13 @@ class BoundedSum:
     def __post_init__(self) -> None:
         check_positive("max_rows", self.max_rows)
         if not self.low < self.high:
-            raise MechanismError("MECH-001", f"The range [{self.low}, {self.high}] is empty.", fix="Give low < high.")
+            raise MechanismError(
+                "MECH-001", f"The range [{self.low}, {self.high}] is empty.", fix="Give low < high."
+            )
 
     def l1(self, relation: Relation) -> Fraction:
-        # Replacing moves each row across the range; with fewer rows than allowed on one side it moves from 0 as well.
+        # Replacing moves each row across the range; if one side has fewer rows than allowed, a row
+        # also moves from 0.
         widest = max(abs(self.low), abs(self.high))
         if relation is Relation.REPLACE:
             widest = max(widest, self.high - self.low)
@@ -151,7 +162,7 @@ class BoundedSum:
         return self.l1(relation) ** 2
 
 
-def _sides(relation: Relation) -> int:
+def _relation_factor(relation: Relation) -> int:
     return 2 if relation is Relation.REPLACE else 1
 
 
@@ -160,6 +171,6 @@ def _ceil_sqrt(n: int) -> int:
 
 
 def check_positive(name: str, value: int) -> None:
-    """A number of things of which there is at least one."""
+    """Raise ``MECH-001`` if a number of things is less than 1."""
     if value < 1:
         raise MechanismError("MECH-001", f"{name} = {value}: it must be at least 1.")

@@ -1,1 +1,1 @@
-"""What travels: strict, frozen messages and their one encoding."""
+"""Typed messages and their encoding."""

@@ -1,7 +1,12 @@
-"""Messages as strict, frozen records. Each names its type and version, and carries the digest of the study it belongs to.
+"""Record, Message and Registry: strict, frozen message types.
 
-A field is declared with an exact type: ``true`` is not a number, a list is a tuple, an unknown field is an error, and every
-number is finite. Whole arrays of integers travel as an `Array`. ``docs/reference/wire.md`` says how all this looks in bytes.
+Every protocol declares its messages with these classes; drivers encode and decode them with
+`shoal.messages.codec`. A message names its type and version, and carries the digest of the
+study it belongs to.
+
+A field is declared with an exact type: ``true`` is not a number, a list is a tuple, an unknown
+field is an error, and every number is finite. Long arrays of integers travel as an `Array`.
+``docs/reference/wire.md`` specifies the bytes.
 """
 
 from __future__ import annotations
@@ -21,25 +26,33 @@ Digest = Annotated[bytes, Field(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES
 """A SHA-256 digest."""
 
 Element = Literal["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
-"""What an array's elements are."""
+"""The element type of an `Array`."""
 
 
-def describe(error: ValidationError) -> str:
-    """The first fault in words: where it is and what was expected, never the value."""
+def describe_validation_error(error: ValidationError) -> str:
+    """Describe the first fault: where it is and what was expected, never the value."""
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     where = ".".join(str(part) for part in first["loc"])
-    return f"{_shown(where, 60) or 'the body'}: {_shown(first['msg'], 100)}"
+    return f"{_escape_and_cut(where, 60) or 'the body'}: {_escape_and_cut(first['msg'], 100)}"
 
 
-def _shown(text: str, longest: int) -> str:
-    """A text that may repeat what a stranger sent: without characters that could steer a terminal, and cut."""
-    return ascii(text[:longest])[1:-1][:longest]
+def _escape_and_cut(text: str, max_length: int) -> str:
+    """Escape and shorten text that may repeat untrusted input.
+
+    The result has no control characters that a terminal would act on.
+    """
+    return ascii(text[:max_length])[1:-1][:max_length]
 
 
 class Record(BaseModel):
-    """Part of a message, or the state of a machine: exact types, no unknown fields, finite numbers, frozen."""
+    """Part of a message, or the state of a machine.
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+    Types are exact, unknown fields are errors, numbers are finite, and instances are frozen.
+    """
+
+    model_config = ConfigDict(
+        strict=True, frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True
+    )
 
     def __init__(self, /, **fields: Any) -> None:
         try:
@@ -47,18 +60,22 @@ class Record(BaseModel):
         except ValidationError as error:
             raise LocalProtocolError(
                 "MSG-007",
-                f"{type(self).__name__} does not fit its declaration: {describe(error)}.",
+                f"{type(self).__name__} does not fit its declaration: "
+                f"{describe_validation_error(error)}.",
                 fix="Build the record from values of the declared types.",
             ) from None
 
-    # Pydantic then calls it for a record that we make ourselves, and not for each part of one that it reads: a part that does not fit is
-    # for pydantic to deal with (in a union it tries the next), and for `codec.decode` to put into words.
+    # Pydantic then calls __init__ for a record that our code makes, but not for the parts of a
+    # record that it validates. If such a part does not fit, pydantic handles it (in a union it
+    # tries the next type), and `codec.decode` describes the error.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     def replace(self, **changes: Any) -> Self:
-        """The record with some fields changed, checked as a new one is."""
-        # Not dict(self), which takes a record with a field called keys for a mapping.
-        return type(self)(**{**{name: getattr(self, name) for name in type(self).model_fields}, **changes})
+        """Return a copy with some fields changed and validated like a new record."""
+        # dict(self) would treat a record with a field called `keys` as a mapping.
+        return type(self)(
+            **{**{name: getattr(self, name) for name in type(self).model_fields}, **changes}
+        )
 
 
 class Array(Record):
@@ -66,7 +83,7 @@ class Array(Record):
 
     Examples
     --------
-    >>> sent = Array.of(np.array([1, -2], np.int16))
+    >>> sent = Array.from_values(np.array([1, -2], np.int16))
     >>> sent.data.hex(), sent.expect("int16", 2).tolist()
     ('0100feff', [1, -2])
     """
@@ -76,21 +93,32 @@ class Array(Record):
     data: bytes
 
     @model_validator(mode="after")
-    def _is_whole(self) -> Self:
+    def _check_size(self) -> Self:
         if len(self.data) != self.count * np.dtype(self.element).itemsize:
-            raise ValueError(f"{self.count} elements of {self.element} do not fill {len(self.data)} bytes")
+            raise ValueError(
+                f"{self.count} elements of {self.element} do not fill {len(self.data)} bytes"
+            )
         return self
 
     @classmethod
-    def of(cls, values: npt.NDArray[Any]) -> Self:
-        """The array as it travels; its type must be one of `Element`, and it must have one dimension."""
+    def from_values(cls, values: npt.NDArray[Any]) -> Self:
+        """Make an array to send; values have one dimension and a type of `Element`."""
         if values.ndim != 1:
-            raise LocalProtocolError("MSG-007", f"An array of {values.ndim} dimensions cannot travel; give it one.")
+            raise LocalProtocolError(
+                "MSG-007", f"An array has {values.ndim} dimensions; a message can carry one."
+            )
         element = cast("Element", values.dtype.name)
-        return cls(element=element, count=values.size, data=values.astype(values.dtype.newbyteorder("<")).tobytes())
+        return cls(
+            element=element,
+            count=values.size,
+            data=values.astype(values.dtype.newbyteorder("<")).tobytes(),
+        )
 
     def expect(self, element: Element, count: int) -> npt.NDArray[Any]:
-        """The values, read only, if they are what the study calls for; otherwise the sender's error."""
+        """Return the values, read only, if they have the expected type and count.
+
+        Any other array is the sender's error (``MSG-005``).
+        """
         if (self.element, self.count) != (element, count):
             raise RemoteProtocolError(
                 "MSG-005",
@@ -101,21 +129,23 @@ class Array(Record):
 
 
 class Message(Record):
-    """Base of everything that travels.
+    """Base class of everything that travels.
 
-    A concrete class sets the names below. A pair of type name and version is never given a second meaning.
+    A concrete class sets the class variables below. A pair of type name and version never gets a
+    second meaning.
 
     Attributes
     ----------
     type_name, version
-        What the envelope says.
+        Type name and version in the envelope.
     spends
         Whether the message is a mechanism's output on private data. Such a message leaves only as a
         `~shoal.protocols.base.Release`, priced and stored; no other message may be one.
     is_anonymous
-        Whether the aggregator must not learn who sent it: a driver then gives it a sender made up for this delivery alone.
+        Whether the aggregator must not learn the sender. The driver then replaces the sender with a
+        random name, a new one for each delivery.
     max_bytes
-        Most bytes that an encoded message may have.
+        Maximum size of an encoded message.
     """
 
     type_name: ClassVar[str]
@@ -128,10 +158,12 @@ class Message(Record):
 
     @property
     def submission(self) -> bytes | None:
-        """What names a message that is to count once, among those of its type and sender, or of its type alone where it is anonymous.
+        """Identifier of a message that counts once; None if it may count repeatedly.
 
-        A round, an update's number, a pseudonym. The driver keeps the index: the aggregator is given a submission once, however often it
-        comes, and other bytes under the same name are rejected. None for a message that may count as often as it comes.
+        Examples are a round, an update's number, a pseudonym. It is unique among the messages of
+        one type and sender, or of one type if the message is anonymous. The driver keeps the index:
+        it passes each submission to the aggregator once, however often it arrives, and rejects
+        different bytes with the same identifier.
         """
         return None
 
@@ -142,7 +174,9 @@ class Registry(Mapping[tuple[str, int], type[Message]]):
     def __init__(self, *classes: type[Message]) -> None:
         self._classes = {(kind.type_name, kind.version): kind for kind in classes}
         if len(self._classes) != len(classes):
-            raise LocalProtocolError("MSG-007", "Two messages of one protocol have the same type name and version.")
+            raise LocalProtocolError(
+                "MSG-007", "Two messages of one protocol have the same type name and version."
+            )
         self.max_bytes = max(kind.max_bytes for kind in classes)
 
     def __getitem__(self, key: tuple[str, int]) -> type[Message]:

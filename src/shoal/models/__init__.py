@@ -1,10 +1,10 @@
-"""Models that were learned, out of their files: read strictly, described, asked for predictions, and written for other programs.
+"""Learned models: read from files, described, used for predictions, and exported.
 
-Nothing in a model's file can run, and nothing here runs what it reads: a model is numbers and texts under a public schema.
+A model is numbers and texts under a public schema. No function here executes anything from a file.
 """
 
-from shoal.models.exporting import export_json, export_onnx, to_onnx
+from shoal.models.export import export_json, export_onnx, to_onnx
 from shoal.models.model import Model
-from shoal.models.reading import load_model, read_model
+from shoal.models.reader import load_model, read_model
 
 __all__ = ["Model", "export_json", "export_onnx", "load_model", "read_model", "to_onnx"]

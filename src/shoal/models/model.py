@@ -1,26 +1,37 @@
-"""A model of any protocol, with what its file says about where it comes from."""
+"""A model of any protocol with its provenance and stated guarantee.
+
+`shoal.models.reader` makes a `Model` from a file, and ``shoal model`` and the report use it. A
+statement in a model file is not verified: only a study's manifest and a signature prove more.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
 
-from shoal.domain import Categorical, Feature, Schema
+from shoal.data.cells import as_column, to_numbers, to_texts
+from shoal.data.schema import Categorical, Feature, Numeric, Schema
 from shoal.errors import UsageError
+from shoal.privacy.rounding import format_epsilon
+from shoal.protocols.additive_model import AdditiveModel
 from shoal.protocols.anonml import model as anonml
-from shoal.protocols.anonml.model import AdditiveModel, VoteModel
+from shoal.protocols.anonml.model import VoteModel
 from shoal.protocols.ddml import model as ddml
 from shoal.protocols.ddml.model import GLM
 from shoal.protocols.pfds import model as pfds
-from shoal.protocols.pfds.model import Model as PooledModel
+from shoal.protocols.pfds.model import PooledModel
 from shoal.protocols.sdq import model as sdq
-from shoal.protocols.sdq.model import Tree
+from shoal.protocols.sdq.model import DecisionTree
+from shoal.text import format_count
 
-Learned = AdditiveModel | VoteModel | Tree | GLM | PooledModel
+ProtocolModel = AdditiveModel | VoteModel | DecisionTree | GLM | PooledModel
+ProtocolName = Literal["anonml", "ddml", "sdq", "pfds"]
+"""Protocol names in model files; `shoal.study.spec` has the same for study files."""
 Floats = npt.NDArray[np.float64]
 
 FORMAT = "shoal model"
@@ -28,60 +39,71 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A form that models have.
+class ModelKind:
+    """A form of model.
 
     Parameters
     ----------
-    words
-        What it is.
     protocols
-        Whose models have it.
+        Protocols that learn it.
     read
-        Reads its plain data; `SpecError` for anything else.
+        Parses its plain data; raises `SpecError` if invalid.
     """
 
-    words: str
+    description: str
     protocols: tuple[str, ...]
     read: Callable[[object], Any]
 
 
-KINDS: Mapping[str, Kind] = {
-    "additive": Kind("scores of cells that add up to log-odds (as naive Bayes)", ("anonml", "sdq"), anonml.from_plain),
-    "vote": Kind("a weighted vote of small classifiers", ("anonml",), anonml.from_plain),
-    "tree": Kind("a decision tree", ("sdq",), sdq.from_plain),
-    "linear": Kind("a generalised linear model", ("ddml",), ddml.from_plain),
-    "pooled": Kind("weights of cells that add up, from pooled tables", ("pfds",), pfds.from_plain),
+MODEL_KINDS: Mapping[str, ModelKind] = {
+    "additive": ModelKind(
+        "scores of cells that add up to log-odds (as naive Bayes)",
+        ("anonml", "sdq"),
+        anonml.from_plain,
+    ),
+    "vote": ModelKind("a weighted vote of small classifiers", ("anonml",), anonml.from_plain),
+    "tree": ModelKind("a decision tree", ("sdq",), sdq.from_plain),
+    "linear": ModelKind("a generalised linear model", ("ddml",), ddml.from_plain),
+    "pooled": ModelKind(
+        "weights of cells that add up, from pooled tables", ("pfds",), pfds.from_plain
+    ),
 }
-"""Every kind that a file may hold, by its name there."""
+"""Kind in a model file -> form of the model."""
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """What was learned, and what its file says about it.
+    """A learned model with the provenance that its file states.
 
     Parameters
     ----------
-    learned
-        The model of its protocol.
     protocol, variant, title, digest
-        Of the study that it comes from, None where the file does not say; the digest is that of the manifest, in hexadecimal digits.
+        Those of the study; None if the file does not state them. The digest is that of the
+        manifest, in hexadecimal digits.
     is_simulated
-        Whether it comes of a simulation, by which nothing was protected; None where the file does not say.
+        True if a simulation learned the model, which protects no one; None if the file does not
+        say.
     statement
-        The study's privacy statement as plain data, if the file has one. It is the file's word: nothing in it proves that the study ran.
+        The study's privacy statement as plain data, if the file has one. It is not verified: the
+        file does not prove that the study ran.
 
     Examples
     --------
     >>> schema = {"features": [{"name": "age", "missing": False, "range": [17, 90], "bins": [40]}]}
     >>> label = {"name": "ill", "missing": False, "values": ["no", "yes"], "groups": None}
     >>> from shoal.models import read_model
-    >>> plain = {"kind": "additive", **schema, "label": label, "label_shares": [0.5, 0.5], "scores": [[[0.2, -0.3], [-0.2, 0.3]]]}
+    >>> plain = {
+    ...     "kind": "additive",
+    ...     **schema,
+    ...     "label": label,
+    ...     "label_shares": [0.5, 0.5],
+    ...     "scores": [[[0.2, -0.3], [-0.2, 0.3]]],
+    ... }
     >>> read_model(plain).predict({"age": [20, 60, 300]}).tolist()
     ['no', 'yes', 'yes']
     """
 
-    learned: Learned
+    protocol_model: ProtocolModel
     protocol: str | None = None
     variant: str | None = None
     title: str | None = None
@@ -91,9 +113,9 @@ class Model:
 
     @property
     def kind(self) -> str:
-        """One of `KINDS`."""
-        match self.learned:
-            case Tree():
+        """The kind, a key of `MODEL_KINDS`."""
+        match self.protocol_model:
+            case DecisionTree():
                 return "tree"
             case VoteModel():
                 return "vote"
@@ -105,41 +127,44 @@ class Model:
 
     @property
     def schema(self) -> Schema:
-        """What it predicts from, and what it predicts."""
-        return self.learned.schema
+        """Features and label."""
+        return self.protocol_model.schema
 
     @property
     def label(self) -> Feature:
-        """What it predicts."""
-        assert self.schema.label is not None, "every reader of models asks for a label"
+        """The label."""
+        assert self.schema.label is not None, "every reader of models requires a label"
         return self.schema.label
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The label's values, in the order of the columns of `probabilities`; none where a number is predicted."""
+        """The label's values, in the order of the columns of `probabilities`; empty for numbers."""
         return tuple(self.label.values) if isinstance(self.label, Categorical) else ()
 
     def predict(self, columns: Mapping[str, Any]) -> npt.NDArray[Any]:
-        """The predicted class of each row, as text, or the predicted number.
+        """Return the predicted class of each row, as text, or the predicted number.
 
         Parameters
         ----------
         columns
-            The cells of each feature by its name: a mapping, or a dataframe. Numbers outside their range are clipped, and unknown
-            categories count as unknown; a value may be missing only where the schema allows it.
+            The cells of each feature by name: a mapping, or a data frame. Numbers outside their
+            range are clipped, and undeclared categories count as unknown. A value may be missing
+            only if the schema allows it.
 
         Raises
         ------
         SpecError
-            A column is not there, or a cell cannot be read.
+            A column is absent, or a cell cannot be parsed.
         """
         encoded = self.schema.encode(columns, outside="clip")
-        if not isinstance(self.learned, GLM | PooledModel) or self.classes:
-            return np.array(self.classes, object)[self.learned.decide(encoded)]
-        return self.learned.predict(encoded)
+        if not isinstance(self.protocol_model, GLM | PooledModel) or self.classes:
+            return np.array(self.classes, object)[self.protocol_model.decide(encoded)]
+        return self.protocol_model.predict(encoded)
 
     def probabilities(self, columns: Mapping[str, Any]) -> Floats:
-        """The chance of each class, ``(n, L)``, in the order of `classes`; rows as for `predict`.
+        """Return the probability of each class, ``(n, L)``, in the order of `classes`.
+
+        Rows are as for `predict`.
 
         Raises
         ------
@@ -147,15 +172,22 @@ class Model:
             The model predicts a number.
         """
         if not self.classes:
-            raise UsageError("USAGE-001", "This model predicts a number, which has no chances of classes.", fix="Use predict.")
-        return self.learned.probabilities(self.schema.encode(columns, outside="clip"))
+            raise UsageError(
+                "USAGE-001",
+                "This model predicts a number. It has no classes with probabilities.",
+                fix="Use predict.",
+            )
+        return self.protocol_model.probabilities(self.schema.encode(columns, outside="clip"))
 
     def to_plain(self) -> dict[str, Any]:
-        """The bare model as plain data, as its protocol writes it; `read_model` reads it."""
-        return self.learned.to_plain()
+        """Return the model alone as plain data, in the form of its protocol."""
+        return self.protocol_model.to_plain()
 
     def to_document(self) -> dict[str, Any]:
-        """The model with all that is known of it, in the form of ``docs/reference/model.md``; `read_model` reads it."""
+        """Return the model with its provenance as plain data, for `read_model`.
+
+        ``docs/reference/model.md`` describes the form.
+        """
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -167,3 +199,96 @@ class Model:
             "statement": None if self.statement is None else dict(self.statement),
             "model": self.to_plain(),
         }
+
+
+_Epsilon = Annotated[float, Field(ge=0, le=1e12)]
+_Delta = Annotated[float, Field(ge=0, le=1)]
+_LongText = Annotated[str, Field(max_length=4000)]
+
+
+class _StatementPart(BaseModel):
+    """A part of a statement, with fields of exact types.
+
+    Unknown fields are kept unchanged.
+    """
+
+    model_config = ConfigDict(
+        strict=True, frozen=True, extra="allow", allow_inf_nan=False, hide_input_in_errors=True
+    )
+
+
+class Price(_StatementPart):
+    """An epsilon and a delta."""
+
+    epsilon: _Epsilon
+    delta: _Delta
+
+
+class ShuffledPrice(Price):
+    """A price after shuffling among `n` honest messages."""
+
+    n: Annotated[int, Field(ge=1)]
+
+
+class Guarantee(Price):
+    """The required part of a statement.
+
+    An epsilon is always stated with unit, relation and adversary.
+    """
+
+    title: _LongText
+    unit: Literal["person", "record", "update", "weight"]
+    relation: Literal["replace", "add-remove"]
+    adversary: _LongText
+    how: _LongText
+    everything: Price
+    shuffled: ShuffledPrice | None = None
+    provided: _LongText = ""
+    simulated: bool = False
+
+    def __str__(self) -> str:
+        scope = f"unit {self.unit}, relation {self.relation}, against {self.adversary}"
+        stated = f"{_format_price(self)} ({self.how}; {scope})"
+        if self.unit == "weight":
+            stated = (
+                f"{_format_price(self.everything)} for everything that one participant sends; "
+                f"{_format_price(self)} for each single weight ({scope})"
+            )
+        if self.shuffled is not None:
+            messages = format_count(self.shuffled.n, "honest message")
+            stated += (
+                f"; {_format_price(self.shuffled)} against those who see only a shuffled "
+                f"batch of {messages}"
+            )
+        return stated + (f"; provided that {self.provided}" if self.provided else "")
+
+
+def _format_price(price: Price) -> str:
+    return f"epsilon {format_epsilon(price.epsilon)}, delta {format_epsilon(price.delta)}"
+
+
+def count_unknown_cells(schema: Schema, columns: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many cells of each feature prediction clips or treats as unknown.
+
+    Features without such cells are omitted.
+
+    Examples
+    --------
+    >>> from shoal.data.schema import Categorical
+    >>> schema = Schema([Numeric("age", 17, 90), Categorical("sex", ["f", "m"])])
+    >>> count_unknown_cells(schema, {"age": [20, 130, None], "sex": ["f", "?", ""]})
+    {'age': 1, 'sex': 1}
+    """
+    counts = {
+        feature.name: _count_unknown(feature, columns[feature.name]) for feature in schema.features
+    }
+    return {name: n for name, n in counts.items() if n}
+
+
+def _count_unknown(feature: Feature, column: Any) -> int:
+    cells = as_column(feature.name, column)
+    if isinstance(feature, Numeric):
+        numbers = to_numbers(feature.name, cells)
+        return int(np.count_nonzero((numbers < feature.low) | (numbers > feature.high)))
+    known = {None, *feature.values}
+    return sum(text not in known for text in to_texts(feature.name, cells))

@@ -1,6 +1,10 @@
-"""HTTP as a participant speaks it: outbound only, signed where a name is due, and nothing that tells two participants apart where not.
+"""The HTTP client of a participant.
 
-How requests get to the coordinator is `shoal.participant.via`; what is sent and made of answers, `shoal.participant.asking`.
+The participant only sends requests; it accepts none. `shoal.participant.network` decides how they
+reach the coordinator, and `shoal.transport.client` sends them and checks each response.
+
+A change must keep: requests under the participant's name are signed, and anonymous requests contain
+nothing in which two participants could differ.
 """
 
 from __future__ import annotations
@@ -9,85 +13,94 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import httpx2
+import numpy as np
 
 from shoal.clock import Clock
-from shoal.crypto.roster import Identity
+from shoal.crypto.identity import Identity
 from shoal.entropy import Entropy
 from shoal.errors import TransportError
 from shoal.messages import codec
-from shoal.messages.base import Record
-from shoal.participant.asking import NotAdmittedError, Party, RefusedError, checked_url, tls_context
-from shoal.participant.ways import Direct, Via
-from shoal.transport.forms import (
+from shoal.messages.base import Array, Record
+from shoal.participant.network.base import DirectPath, NetworkPath
+from shoal.protocols.ddml.messages import DDMLDraw, DDMLInstance, DDMLUpdate
+from shoal.transport.api import (
+    CBOR,
+    JSON,
     MAX_CONTROL_BYTES,
     MOST_IN_PAGE,
     NAME_BYTES,
+    RAW,
+    STUDIES,
     Enrolled,
     Enrolment,
-    Letters,
-    Members,
+    MemberList,
+    MessagePage,
     Poll,
-    Published,
-    Received,
+    ReceivedPackets,
+    SignedManifest,
     from_cbor,
     from_json,
+    study_route,
     to_json,
 )
-from shoal.transport.routes import CBOR, JSON, RAW, STUDIES, study_route
-from shoal.transport.signing import sign
+from shoal.transport.client import (
+    HttpParty,
+    NotAdmittedError,
+    RefusedError,
+    make_client_tls_context,
+    validate_url,
+)
+from shoal.transport.signing import sign_request
 
-__all__ = ["Client", "NotAdmittedError", "RefusedError", "checked_url", "tls_context"]
+__all__ = ["Client", "NotAdmittedError", "RefusedError", "make_client_tls_context", "validate_url"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Record)
 
 FIRST_WAIT, LONGEST_WAIT = 0.2, 30.0
-"""Seconds between two tries: doubled each time, less up to a half by chance, so that participants do not come back all at once."""
+"""Seconds between two attempts.
 
-_MOST_JUMPS = 4
-"""How often in a row a clock, on either side, may be put forward or back between a refusal and the next try."""
+The wait doubles each time and is shortened by a random part of up to a half, so that participants
+do not all return at the same time.
+"""
+
+_MAX_CLOCK_RETRIES = 4
+"""How often in a row either clock may be changed between a refusal and the next attempt."""
 
 _MAX_LIST_BYTES = 1 << 20
-_MOST_PAGES = 128
+_MAX_PAGES = 128
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FINE = 1 << 20
-_MOST_DOUBLED = 20
+_JITTER_STEPS = 1 << 20
+_MAX_DOUBLINGS = 20
+_EPOCH_BYTES, _WEIGHT_BYTES = 8, 4
 
 
 class Client:
-    """A coordinator as a participant sees it. Use it in an ``async with`` statement.
+    """A participant's client of one coordinator. Use it in an ``async with`` statement.
 
     Parameters
     ----------
     url
         The coordinator's address: https, or http to this machine or to an onion service.
     clock, entropy
-        Date and make unique what is signed; tell when to try again.
-    ca
-        A file of certificates to trust in place of the system's, where there is no ``via``.
-    via
-        How requests get to the coordinator; None for directly.
-    transport
-        Makes what carries requests, in place of what ``via`` makes.
+        Date and nonce of signed requests, and the waits between attempts.
+    network_path
+        How requests reach the coordinator; None for a direct connection.
+    make_transport
+        Makes the transport, instead of `network_path`.
     sleep
-        How to wait between two tries.
-    is_apart
-        Whether every request has a connection of its own.
-
-    Attributes
-    ----------
-    via
-        How requests get to the coordinator.
+        Waits between two attempts.
+    is_isolated
+        Whether each request uses a new connection.
 
     Raises
     ------
     UsageError
-        ``USAGE-001``: the address or the file of certificates cannot be used.
+        ``USAGE-001``: the address cannot be used.
     """
 
     def __init__(
@@ -96,60 +109,78 @@ class Client:
         clock: Clock,
         entropy: Entropy,
         *,
-        ca: Path | None = None,
-        via: Via | None = None,
-        transport: Callable[[], httpx2.AsyncBaseTransport] | None = None,
+        network_path: NetworkPath | None = None,
+        make_transport: Callable[[], httpx2.AsyncBaseTransport] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        is_apart: bool = False,
+        is_isolated: bool = False,
     ) -> None:
-        self.url = checked_url(url, is_tor=via is not None and via.name == "tor")
-        self.via = Direct(self.url, ca) if via is None else via
-        self._coordinator = Party("coordinator", self.url)
+        self.url = validate_url(url, is_tor=network_path is not None and network_path.name == "tor")
+        self.network_path = network_path or DirectPath(self.url)
+        self._coordinator = HttpParty("coordinator", self.url)
         self._clock, self._entropy = clock, entropy
-        self._make, self._sleep = transport, sleep
-        self._transport = transport() if transport else self.via.transport(is_apart=is_apart)
+        self._make_transport, self._sleep = make_transport, sleep
+        self._transport = (
+            make_transport()
+            if make_transport
+            else self.network_path.make_transport(is_isolated=is_isolated)
+        )
         self._skew = 0
 
-    def apart(self) -> Client:
-        """The same coordinator over connections that are not shared with anything, for what must not be linked."""
-        return self._other(self.via, is_apart=True)
+    def open_isolated(self) -> Client:
+        """Return a client for requests that must not be linked: one connection for each."""
+        return self._reopen(self.network_path, is_isolated=True)
 
-    def through(self, via: Via) -> Client:
-        """The same coordinator, reached otherwise."""
-        return self._other(via, is_apart=False)
+    def open_through(self, network_path: NetworkPath) -> Client:
+        """Return a client of the same coordinator over another network path."""
+        return self._reopen(network_path, is_isolated=False)
 
-    def _other(self, via: Via, *, is_apart: bool) -> Client:
-        return Client(self.url, self._clock, self._entropy, via=via, transport=self._make, sleep=self._sleep, is_apart=is_apart)
+    def _reopen(self, network_path: NetworkPath, *, is_isolated: bool) -> Client:
+        return Client(
+            self.url,
+            self._clock,
+            self._entropy,
+            network_path=network_path,
+            make_transport=self._make_transport,
+            sleep=self._sleep,
+            is_isolated=is_isolated,
+        )
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self._transport.aclose()
 
-    async def insist(self, ask: Callable[[], Awaitable[T]], on_wait: Callable[[TransportError], None]) -> T:
-        """Ask until there is an answer, however long that takes; `RefusedError` is one."""
+    async def retry(
+        self, request: Callable[[], Awaitable[T]], on_retry: Callable[[TransportError], None]
+    ) -> T:
+        """Send a request until the coordinator answers; `RefusedError` is an answer."""
         n = 0
         while True:
             try:
-                return await ask()
+                return await request()
             except TransportError as error:
-                on_wait(error)
-            await self.pause(n)
+                on_retry(error)
+            await self.back_off(n)
             n += 1
 
-    async def pause(self, n: int) -> None:
-        """Wait before asking again, after so many pauses before this one."""
-        wait = min(FIRST_WAIT * 2 ** min(n, _MOST_DOUBLED), LONGEST_WAIT)
-        await self._sleep(wait * (1 - self._entropy.below(_FINE) / (2 * _FINE)))
+    async def back_off(self, n: int) -> None:
+        """Wait before the next attempt, after `n` earlier waits."""
+        wait = min(FIRST_WAIT * 2 ** min(n, _MAX_DOUBLINGS), LONGEST_WAIT)
+        await self._sleep(wait * (1 - self._entropy.below(_JITTER_STEPS) / (2 * _JITTER_STEPS)))
 
     async def sleep(self, seconds: float) -> None:
-        """Wait so long."""
+        """Wait the given number of seconds."""
         await self._sleep(seconds)
 
-    async def studies(self) -> list[dict[str, Any]]:
-        """What the coordinator serves: objects with at least digest, title and status, all of them text."""
-        data = await self._ask("GET", STUDIES, _MAX_LIST_BYTES)
+    async def fetch_studies(self) -> list[dict[str, Any]]:
+        """Return the coordinator's studies: objects with at least digest, title and status."""
+        data = await self._request("GET", STUDIES, _MAX_LIST_BYTES)
         try:
             listed = json.loads(data)
             if not isinstance(listed, list) or not all(
@@ -157,128 +188,234 @@ class Client:
             ):
                 raise ValueError
         except (ValueError, TypeError, KeyError, RecursionError):
-            raise self._coordinator.no_answer("something that is no list of studies") from None
+            raise self._coordinator.bad_response_error(
+                "data that is not a list of studies"
+            ) from None
         return listed
 
-    async def published(self, study: str) -> Published:
-        """A manifest with its signature; neither is checked here."""
-        return self._coordinator.form(from_cbor, await self._ask("GET", study_route(study, "manifest"), codec.MAX_BYTES), Published)
+    async def fetch_manifest(self, study: str) -> SignedManifest:
+        """Return a manifest with its signature, both unchecked."""
+        return self._coordinator.parse_body(
+            from_cbor,
+            await self._request("GET", study_route(study, "manifest"), codec.MAX_BYTES),
+            SignedManifest,
+        )
 
-    async def model(self, study: str) -> bytes:
-        """The model of a study that is done, as JSON; `RefusedError` ``HOST-002`` before."""
-        return await self._ask("GET", study_route(study, "model"), codec.MAX_BYTES)
+    async def fetch_model(self, study: str) -> bytes:
+        """Return the model of a study as JSON; raise ``HOST-002`` before the study is done."""
+        return await self._request("GET", study_route(study, "model"), codec.MAX_BYTES)
 
     async def enrol(self, study: str, identity: Identity, form: Enrolment) -> Enrolled:
-        """Enrol the key of an identity, or learn under which name it is enrolled."""
-        data = await self._signed(study_route(study, "enrolments"), identity, to_json(form), JSON)
-        return self._coordinator.form(from_json, data, Enrolled)
+        """Enrol the key of an identity; return the name that it is enrolled under."""
+        data = await self._send_signed(
+            study_route(study, "enrolments"), identity, to_json(form), JSON
+        )
+        return self._coordinator.parse_body(from_json, data, Enrolled)
 
     async def leave(self, study: str, identity: Identity) -> None:
-        """Tell the coordinator to forget an enrolment."""
-        await self._signed(study_route(study, "leave"), identity, b"")
+        """Delete an enrolment at the coordinator."""
+        await self._send_signed(study_route(study, "leave"), identity, b"")
 
-    async def message(self, study: str, identity: Identity, payload: bytes) -> None:
-        """Send a message under a name."""
-        await self._signed(study_route(study, "messages"), identity, payload, CBOR)
+    async def send_message(self, study: str, identity: Identity, payload: bytes) -> None:
+        """Send a signed message."""
+        await self._send_signed(study_route(study, "messages"), identity, payload, CBOR)
 
-    async def mailbox(self, study: str, identity: Identity, poll: Poll) -> Letters:
-        """Letters for everyone and for this participant; those up to ``poll.after`` are acknowledged."""
-        data = await self._signed(study_route(study, "mailbox"), identity, to_json(poll), JSON, codec.MAX_BYTES)
-        return self._coordinator.form(from_cbor, data, Letters)
+    async def poll_mailbox(self, study: str, identity: Identity, poll: Poll) -> MessagePage:
+        """Return new messages for everyone and for this participant.
 
-    async def board(self, study: str, after: int, wait: int = 0) -> Letters:
-        """Letters for everyone."""
+        The poll acknowledges messages up to ``poll.after``.
+        """
+        data = await self._send_signed(
+            study_route(study, "mailbox"), identity, to_json(poll), JSON, codec.MAX_BYTES
+        )
+        return self._coordinator.parse_body(from_cbor, data, MessagePage)
+
+    async def fetch_broadcasts(self, study: str, after: int, wait: int = 0) -> MessagePage:
+        """Return messages for everyone with numbers larger than `after`; wait for new ones."""
         target = f"{study_route(study, 'board')}?after={after}&wait={wait}"
-        return self._coordinator.form(from_cbor, await self._ask("GET", target, codec.MAX_BYTES), Letters)
+        return self._coordinator.parse_body(
+            from_cbor, await self._request("GET", target, codec.MAX_BYTES), MessagePage
+        )
 
-    async def close(self, study: str, key: str) -> None:
-        """End a study by the analyst's key."""
-        await self._ask("POST", study_route(study, "close"), headers={"Authorization": f"Bearer {key}"})
+    async def close_study(self, study: str, key: str) -> None:
+        """End a study with the analyst's key."""
+        await self._request(
+            "POST", study_route(study, "close"), headers={"Authorization": f"Bearer {key}"}
+        )
 
-    async def submit(self, study: str, payload: bytes) -> None:
-        """Send a message under no name. That it was accepted is all that the answer says."""
-        await self._ask("POST", study_route(study, "submissions"), body=payload, kind=CBOR)
+    async def submit_message(self, study: str, payload: bytes) -> None:
+        """Send a message without a name. The response only says that it was accepted."""
+        await self._request(
+            "POST", study_route(study, "submissions"), body=payload, content_type=CBOR
+        )
 
     async def submit_packet(self, study: str, packet: bytes) -> None:
-        """Send a packet with a token, under no name. That it came is all that the answer says."""
-        await self._ask("POST", study_route(study, "submissions"), body=packet, kind=RAW)
+        """Send a packet with a token, without a name. The response only says that it arrived."""
+        await self._request(
+            "POST", study_route(study, "submissions"), body=packet, content_type=RAW
+        )
 
-    async def members(self, study: str) -> Members:
-        """The keys of all to whom credentials were issued that count in a study."""
-        pages = await self._pages(study_route(study, "members"), Members, lambda page: page.joined)
-        return Members(joined=b"".join(page.joined for page in pages))
+    async def fetch_members(self, study: str) -> MemberList:
+        """Return the keys of all members who have a credential that is valid in a study."""
+        pages = await self._fetch_pages(
+            study_route(study, "members"), MemberList, lambda page: page.joined
+        )
+        return MemberList(joined=b"".join(page.joined for page in pages))
 
-    async def received(self, study: str) -> Received:
-        """The names of all packets that came in a phase; `RefusedError` ``HOST-002`` while it is not told."""
-        pages = await self._pages(study_route(study, "received"), Received, lambda page: page.names)
-        return Received(phase=pages[-1].phase, names=b"".join(page.names for page in pages))
+    async def fetch_received(self, study: str) -> ReceivedPackets:
+        """Return the names of all packets that arrived in a phase.
 
-    async def _pages(self, route: str, kind: type[F], names_of: Callable[[F], bytes]) -> list[F]:
-        """All pages of a list, whose names must come in order."""
+        Raise `RefusedError` ``HOST-002`` before the list is published.
+        """
+        pages = await self._fetch_pages(
+            study_route(study, "received"), ReceivedPackets, lambda page: page.names
+        )
+        return ReceivedPackets(phase=pages[-1].phase, names=b"".join(page.names for page in pages))
+
+    async def _fetch_pages(
+        self, route: str, kind: type[F], get_names: Callable[[F], bytes]
+    ) -> list[F]:
+        """Return all pages of a list; the names in it must be in order."""
         pages: list[F] = []
         after = b""
-        while len(pages) < _MOST_PAGES:
+        while len(pages) < _MAX_PAGES:
             target = f"{route}?after={after.hex()}" if after else route
-            pages.append(self._coordinator.form(from_cbor, await self._ask("GET", target, codec.MAX_BYTES), kind))
-            names = names_of(pages[-1])
+            pages.append(
+                self._coordinator.parse_body(
+                    from_cbor, await self._request("GET", target, codec.MAX_BYTES), kind
+                )
+            )
+            names = get_names(pages[-1])
             if len(names) < NAME_BYTES * MOST_IN_PAGE:
                 return pages
             if names[:NAME_BYTES] <= after:
                 break
             after = names[-NAME_BYTES:]
-        raise self._coordinator.no_answer("a list that does not end")
+        raise self._coordinator.bad_response_error("a list that does not end")
 
-    async def draw(self, study: str) -> bytes:
-        """An instance of DDML: 8 bytes of its epoch, then its weights, little-endian."""
-        return await self._ask("POST", study_route(study, "draw"), codec.MAX_BYTES)
+    async def draw_instance(self, study: str, draw: DDMLDraw) -> DDMLInstance:
+        """Return an instance of DDML, in reply to a draw."""
+        body = await self._request("POST", study_route(study, "draw"), codec.MAX_BYTES)
+        return parse_instance(draw, body)
 
-    async def update(
+    async def send_update(
         self,
         study: str,
-        body: bytes,
+        update: DDMLUpdate,
         number: int,
         *,
         identity: Identity | None = None,
         ticket: bytes | None = None,
         token: bytes | None = None,
     ) -> None:
-        """Send an update of DDML, which of this participant's it is: as the study admits it, signed, with a ticket or token, or neither."""
-        route = study_route(study, "update")
+        """Send an update of DDML: signed, with a ticket, with a token, or without any of these.
+
+        `number` counts the updates of this participant from 0.
+        """
+        route, body = study_route(study, "update"), encode_update_body(update)
         if identity is not None:
-            await self._signed(f"{route}?number={number}", identity, body, RAW)
+            await self._send_signed(f"{route}?number={number}", identity, body, RAW)
             return
         given = (("Shoal-Ticket", ticket), ("Shoal-Token", token))
         headers = {name: f"{value.hex()} {number}" for name, value in given if value is not None}
-        await self._ask("POST", route, body=body, kind=RAW, headers=headers)
+        await self._request("POST", route, body=body, content_type=RAW, headers=headers)
 
-    async def _signed(
-        self, target: str, identity: Identity, body: bytes, kind: str | None = None, max_bytes: int = MAX_CONTROL_BYTES
+    async def _send_signed(
+        self,
+        target: str,
+        identity: Identity,
+        body: bytes,
+        content_type: str | None = None,
+        max_bytes: int = MAX_CONTROL_BYTES,
     ) -> bytes:
-        """Send a signed request; again where the coordinator's clock goes otherwise, by its time, which is used for nothing else."""
-        for _ in range(_MOST_JUMPS):
+        """Send a signed request; send it again with the coordinator's time if the clocks differ.
+
+        The coordinator's time is used for nothing else.
+        """
+        for _ in range(_MAX_CLOCK_RETRIES):
             try:
-                return await self._ask("POST", target, max_bytes, body, kind, self._signature(target, identity, body))
+                return await self._request(
+                    "POST",
+                    target,
+                    max_bytes,
+                    body,
+                    content_type,
+                    self._make_signature_header(target, identity, body),
+                )
             except RefusedError as error:
                 if error.code != "AUTH-003" or error.date is None:
                     raise
-                self._skew = _milliseconds(error.date) - _milliseconds(self._clock.now())
-        return await self._ask("POST", target, max_bytes, body, kind, self._signature(target, identity, body))
+                self._skew = _to_milliseconds(error.date) - _to_milliseconds(self._clock.now())
+        return await self._request(
+            "POST",
+            target,
+            max_bytes,
+            body,
+            content_type,
+            self._make_signature_header(target, identity, body),
+        )
 
-    def _signature(self, target: str, identity: Identity, body: bytes) -> dict[str, str]:
-        # The path is signed as the coordinator sees it, whatever the address has in front of it.
-        return {"Authorization": sign(identity, "POST", target, body, _milliseconds(self._clock.now()) + self._skew, self._entropy)}
+    def _make_signature_header(
+        self, target: str, identity: Identity, body: bytes
+    ) -> dict[str, str]:
+        # The path is signed as the coordinator sees it, without the path of its address.
+        return {
+            "Authorization": sign_request(
+                identity,
+                "POST",
+                target,
+                body,
+                _to_milliseconds(self._clock.now()) + self._skew,
+                self._entropy,
+            )
+        }
 
-    async def _ask(
+    async def _request(
         self,
         method: str,
         target: str,
         max_bytes: int = MAX_CONTROL_BYTES,
         body: bytes = b"",
-        kind: str | None = None,
+        content_type: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> bytes:
-        return await self._coordinator.ask(self._transport, method, target, max_bytes, body, kind, headers)
+        return await self._coordinator.request(
+            self._transport, method, target, max_bytes, body, content_type, headers
+        )
 
 
-def _milliseconds(when: datetime) -> int:
+def parse_instance(draw: DDMLDraw, body: bytes) -> DDMLInstance:
+    """Parse the response to a draw: 8 bytes of epoch, then int32 weights, little-endian.
+
+    Raise `TransportError` for any other content, so that the draw is sent again.
+    """
+    weights = body[_EPOCH_BYTES:]
+    epoch = int.from_bytes(body[:_EPOCH_BYTES], "little")
+    if (
+        not _EPOCH_BYTES <= len(body) <= DDMLInstance.max_bytes
+        or len(weights) % _WEIGHT_BYTES
+        or epoch >= 1 << 63
+    ):
+        raise TransportError(
+            "NET-002",
+            f"The coordinator answered a draw with {len(body)} bytes that are not an instance.",
+            fix="Nothing is lost. Run the same command to try again.",
+        )
+    return DDMLInstance(
+        study=draw.study,
+        draw=draw.id,
+        epoch=epoch,
+        weights=Array.from_values(np.frombuffer(weights, "<i4").astype(np.int32)),
+    )
+
+
+def encode_update_body(update: DDMLUpdate) -> bytes:
+    """Encode an update as a request body: id, epoch, weights.
+
+    The same update always gives the same bytes.
+    """
+    return update.id + update.epoch.to_bytes(_EPOCH_BYTES, "little") + update.weights.data
+
+
+def _to_milliseconds(when: datetime) -> int:
     return int((when - _EPOCH).total_seconds() * 1000)

@@ -1,140 +1,180 @@
-"""What a participant agrees to: all that can leave, priced at home and held against its own limits before anything is spent."""
+"""The price of an offer, the checks against limits, and the errors of a refused consent.
+
+`shoal.participant.session` prices each offer here and compares it with the participant's own limits
+before anything is spent. The participant's own code computes the price from the manifest; a price
+that the coordinator states is never used.
+
+Each ``..._error`` function returns a ``CONSENT-001`` error. Nothing was sent when one is raised.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from shoal.errors import BudgetError, ConsentError
-from shoal.names import counted, shown
 from shoal.privacy.events import Event
-from shoal.privacy.ledger import Entry
-from shoal.privacy.limits import Limit, Usage, measure
-from shoal.privacy.records import State
-from shoal.privacy.refusal import refuse_if_over
-from shoal.privacy.rounding import float_from_grains, from_grains, grains_down, grains_up, show, show_allowed, sum_up
+from shoal.privacy.ledger.limits import Limit, LimitUsage, measure_usage, refuse_if_over
+from shoal.privacy.ledger.records import ReleaseState
+from shoal.privacy.ledger.state import LedgerEntry
+from shoal.privacy.rounding import (
+    float_from_grains,
+    format_epsilon,
+    format_epsilon_down,
+    from_grains,
+    grains_down,
+    grains_up,
+    sum_up,
+)
+from shoal.study.handle import StudyHandle
 from shoal.study.label import Statement
 from shoal.study.manifest import Manifest
-from shoal.study.parts import BudgetLine
-from shoal.study.plan import Plan, make_plan
-from shoal.study.wording_tokens import statement_of
+from shoal.study.plan import Plan
+from shoal.study.pricing import BudgetLine
+from shoal.text import escape_text, format_count
+
+if TYPE_CHECKING:
+    from shoal.participant.journal import JoinedStudy
 
 
-class Limits(Protocol):
-    """What is read of a ledger before anything is asked of it."""
+class ReadableLedger(Protocol):
+    """The methods of a ledger that are called before anything is reserved."""
 
-    def limits(self) -> tuple[Usage, ...]:
-        """Every limit."""
+    def limits(self) -> tuple[LimitUsage, ...]:
+        """Return every limit."""
         ...
 
-    def entries(self) -> tuple[Entry, ...]:
-        """Every release."""
+    def entries(self) -> tuple[LedgerEntry, ...]:
+        """Return every release."""
         ...
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A study as one participant meets it.
+class PricedOffer:
+    """A study with its label for one participant.
 
     Parameters
     ----------
-    manifest, plan
-        The study, and the price of every release, computed here.
     source
-        Which of the participant's data it is about, as the ledger calls it.
+        Name of the participant's data in the ledger.
     statement
         The label, with the participant's own limit.
     """
 
-    manifest: Manifest
-    plan: Plan
+    study: StudyHandle
     source: str
     statement: Statement
 
     @property
-    def everything(self) -> Event:
-        """All that can leave, as one release with the price that the ledger counts."""
-        return _together(self.plan.charges)
+    def manifest(self) -> Manifest:
+        """The manifest of the study."""
+        return self.study.manifest
+
+    @property
+    def plan(self) -> Plan:
+        """Every release of the study, priced by the participant's own code."""
+        return self.study.plan
+
+    @property
+    def total_event(self) -> Event:
+        """Everything that can be sent, as one release with the price that the ledger counts."""
+        return _combine_charges(self.plan.charges)
 
     @property
     def price(self) -> Decimal:
-        """Most epsilon that can leave: what the label states, or the plain sum that the ledger counts, whichever is larger."""
-        return from_grains(max(grains_up(self.statement.everything[0]), grains_up(self.everything.epsilon)))
+        """Epsilon of everything that can be sent.
 
-
-def asked_of(manifest: Manifest, ledger: Limits, source: str, now: datetime, via: str | None = None) -> Asked:
-    """The label of a study for one participant.
-
-    Parameters
-    ----------
-    manifest
-        What is asked; its price is not taken from it, but computed.
-    ledger, source, now
-        The participant's ledger, which of its data the study is about, and the present.
-    via
-        How the participant reaches the coordinator, where that is known.
-    """
-    plan = make_plan(manifest.study, manifest.digest)
-    budget = _budget(ledger, manifest, _together(plan.charges), source, now)
-    return Asked(manifest, plan, source, statement_of(manifest, plan, budget, via))
-
-
-def refuse_price(asked: Asked, max_epsilon: float | None) -> None:
-    """Refuse a study whose whole price is more than the participant agrees to: ``CONSENT-001``. None allows any."""
-    if max_epsilon is not None and asked.price > from_grains(grains_down(max_epsilon)):
-        price, event = show(asked.price), asked.everything
-        raise ConsentError(
-            "CONSENT-001",
-            f"The study {shown(asked.statement.title)} asks for epsilon {price}, delta {show(event.delta)} ({event.scope}); "
-            f"you agree to epsilon {show_allowed(max_epsilon)} at most.",
-            why="That is the price of everything that it can have you send, as your ledger counts it. Nothing was sent now.",
-            fix=f"Read its label; if you agree: --max-epsilon {price}",
+        This is the epsilon on the label or the plain sum that the ledger counts, the larger one.
+        """
+        return from_grains(
+            max(grains_up(self.statement.everything[0]), grains_up(self.total_event.epsilon))
         )
 
 
-def refuse_if_voided(manifest: Manifest, ledger: Limits) -> None:
-    """Refuse a study of which answers were drawn and given up, before it is begun again: ``BUDGET-005``."""
+def price_offer(
+    study: StudyHandle, ledger: ReadableLedger, source: str, now: datetime, via: str | None = None
+) -> PricedOffer:
+    """Return a study with its label for one participant.
+
+    Parameters
+    ----------
+    source
+        Name of the participant's data in the ledger.
+    via
+        Name of the network path to the coordinator, if it is known.
+    """
+    event = _combine_charges(study.plan.charges)
+    budget = _find_tightest_budget(ledger, study.manifest, event, source, now)
+    return PricedOffer(study, source, study.label(budget, via))
+
+
+def refuse_price(priced: PricedOffer, max_epsilon: float | None) -> None:
+    """Raise ``CONSENT-001`` if the whole study costs more than `max_epsilon`; None allows all."""
+    if max_epsilon is not None and priced.price > from_grains(grains_down(max_epsilon)):
+        price, event = format_epsilon(priced.price), priced.total_event
+        raise ConsentError(
+            "CONSENT-001",
+            f"The study {escape_text(priced.statement.title)} costs epsilon {price}, delta "
+            f"{format_epsilon(event.delta)} ({event.scope}); "
+            f"you allow epsilon {format_epsilon_down(max_epsilon)} at most.",
+            why="This is the price of everything that you may be asked to send, as your ledger "
+            "counts it. Nothing was sent now.",
+            fix=f"Read the label. If you agree: --max-epsilon {price}",
+        )
+
+
+def refuse_if_voided(manifest: Manifest, ledger: ReadableLedger) -> None:
+    """Raise ``BUDGET-005`` if answers to the study were drawn and voided."""
     study = manifest.digest.hex()
-    voided = [entry for entry in ledger.entries() if entry.study == study and entry.state is State.VOIDED]
+    voided = [
+        entry
+        for entry in ledger.entries()
+        if entry.study == study and entry.state is ReleaseState.VOIDED
+    ]
     if voided:
         raise BudgetError(
             "BUDGET-005",
-            f"Of the study {shown(manifest.study.title)} you have given up {counted(len(voided), 'answer')} that had been drawn.",
-            why="What was given up stays unanswered: a second draw could be chosen by what the first one showed. Nothing was sent now.",
-            fix="What the study comes to is published by the coordinator; to take part again, wait for another study.",
+            f"You gave up {format_count(len(voided), 'drawn answer')} to the study "
+            f"{escape_text(manifest.study.title)}.",
+            why="These questions stay unanswered: with a second draw you could choose between "
+            "two answers. Nothing was sent now.",
+            fix="Wait for another study. The coordinator publishes the result of this one.",
         )
 
 
-def refuse_if_too_much(asked: Asked, ledger: Limits, now: datetime, max_epsilon: float | None) -> None:
-    """Refuse a study whose whole price is more than the participant allows, before any of it is spent.
+def refuse_if_over_limits(
+    priced: PricedOffer, ledger: ReadableLedger, now: datetime, max_epsilon: float | None
+) -> None:
+    """Raise if the whole study costs more than the participant allows, before any of it is spent.
 
     Parameters
     ----------
-    asked, ledger, now
-        The study, the participant's ledger and the present.
     max_epsilon
-        Most that the participant agrees to; None where a person has read the label instead.
+        Most epsilon that the participant agrees to; None if a person has read the label instead.
 
     Raises
     ------
     ConsentError
-        ``CONSENT-001``: all that can leave costs more than was agreed to, or the study has closed.
+        ``CONSENT-001``: the whole study costs more than the participant agreed to, or the study has
+        closed.
     BudgetError
-        The ledger would refuse, now or in the middle of the study.
+        The ledger would refuse a release, now or in the middle of the study.
 
     Notes
     -----
-    What the study has in the ledger already, by a preview, is part of the price and not counted twice.
+    Releases of the study that a preview has reserved are part of the price, and count once.
     """
-    _refuse_if_closed(asked.manifest, now)
-    refuse_price(asked, max_epsilon)
-    others, event = _others(ledger, asked.manifest), asked.everything
+    _refuse_if_closed(priced.manifest, now)
+    refuse_price(priced, max_epsilon)
+    others, event = _list_other_entries(ledger, priced.manifest), priced.total_event
     limits = [usage.limit for usage in ledger.limits()]
     for limit in limits:
-        _refuse_number(measure(limit, others, now), event, asked.source, len(asked.plan.charges))
-    refuse_if_over(limits, others, event, asked.source, now)
+        _refuse_if_too_many_releases(
+            measure_usage(limit, others, now), event, priced.source, len(priced.plan.charges)
+        )
+    refuse_if_over(limits, others, event, priced.source, now)
 
 
 def _refuse_if_closed(manifest: Manifest, now: datetime) -> None:
@@ -142,55 +182,179 @@ def _refuse_if_closed(manifest: Manifest, now: datetime) -> None:
     if closes is not None and now >= closes:
         raise ConsentError(
             "CONSENT-001",
-            f"The study {shown(manifest.study.title)} closed on {closes:%Y-%m-%d at %H:%M} UTC, by its label.",
-            why=f"It is {now:%Y-%m-%d %H:%M} UTC by your clock. Nothing was sent.",
-            fix="If your clock is wrong, set it. Else ask the coordinator what the study has come to.",
+            f"The study {escape_text(manifest.study.title)} closed on {closes:%Y-%m-%d at %H:%M} "
+            "UTC, according to its label.",
+            why=f"Your clock shows {now:%Y-%m-%d %H:%M} UTC. Nothing was sent.",
+            fix="If your clock is wrong, set it. Otherwise ask the study's analyst for the result.",
         )
 
 
-def _refuse_number(usage: Usage, event: Event, source: str, n: int) -> None:
+def _refuse_if_too_many_releases(usage: LimitUsage, event: Event, source: str, n: int) -> None:
     limit = usage.limit
-    if limit.releases is None or not limit.concerns(event, source) or usage.releases + n <= limit.releases:
+    if (
+        limit.releases is None
+        or not limit.applies_to(event, source)
+        or usage.releases + n <= limit.releases
+    ):
         return
     raise BudgetError(
         "BUDGET-003",
-        f"This study makes up to {n} releases; {max(0, limit.releases - usage.releases)} of your {limit.period.adjective} limit of "
+        f"This study makes up to {n} releases; {max(0, limit.releases - usage.releases)} of your "
+        f"{limit.period.adjective} limit of "
         f"{limit.releases} are left ({limit}).",
-        why="A study that cannot be ended is not begun.",
-        fix=f"Raise your own limit with: {limit.command(f'--releases {usage.releases + n}')}",
+        why="You could not answer all questions of the study.",
+        fix=f"Raise your limit: {limit.format_command(f'--releases {usage.releases + n}')}",
     )
 
 
-def _together(charges: list[Event]) -> Event:
-    """One release that costs what all of them cost, and reads what any of them reads."""
+def _combine_charges(charges: list[Event]) -> Event:
+    """Return one release with the total cost of all, and all features that they read."""
     first = charges[0]
-    # A release that names no features counts for every one of them, and so does what it is a part of.
-    reads = set().union(*(event.reads for event in charges)) if all(event.reads for event in charges) else set()
+    # A release without features counts for every feature, and so does the combined one.
+    reads = (
+        set().union(*(event.reads for event in charges))
+        if all(event.reads for event in charges)
+        else set()
+    )
     epsilon = float_from_grains(sum(grains_up(event.epsilon) for event in charges))
-    # A delta of 1 promises nothing, and no limit allows it.
+    # A delta of 1 guarantees nothing, and no limit allows it.
     delta = min(sum_up(event.delta for event in charges), 1 - 2**-53)
     return Event("study", {}, first.scope, epsilon, delta, reads=tuple(sorted(reads)))
 
 
-def _others(ledger: Limits, manifest: Manifest) -> list[Entry]:
-    """What counts against limits, but for this study."""
+def _list_other_entries(ledger: ReadableLedger, manifest: Manifest) -> list[LedgerEntry]:
+    """Return all releases that count towards limits, except those of this study."""
     study = manifest.digest.hex()
-    return [entry for entry in ledger.entries() if entry.state is not State.VOIDED and entry.study != study]
+    return [
+        entry
+        for entry in ledger.entries()
+        if entry.state is not ReleaseState.VOIDED and entry.study != study
+    ]
 
 
-def _budget(ledger: Limits, manifest: Manifest, event: Event, source: str, now: datetime) -> BudgetLine | None:
-    """The limit of which least is left when the study is done; None where none can be counted together with it."""
-    others, lines = _others(ledger, manifest), []
+def _find_tightest_budget(
+    ledger: ReadableLedger, manifest: Manifest, event: Event, source: str, now: datetime
+) -> BudgetLine | None:
+    """Return the limit with the least left after the study; None if no limit applies to it."""
+    others, lines = _list_other_entries(ledger, manifest), []
     for limit in (usage.limit for usage in ledger.limits()):
-        factor = limit.factor(event.scope.relation)
-        if limit.grains is None or factor is None or not limit.concerns(event, source):
+        factor = limit.get_relation_factor(event.scope.relation)
+        if limit.grains is None or factor is None or not limit.applies_to(event, source):
             continue
-        usage = measure(limit, others, now)
+        usage = measure_usage(limit, others, now)
         after = usage.spent + usage.held + factor * grains_up(event.epsilon)
-        lines.append((limit.grains - after, _line(limit, limit.grains, usage.spent + usage.held, after)))
+        lines.append(
+            (
+                limit.grains - after,
+                _make_budget_line(limit, limit.grains, usage.spent + usage.held, after),
+            )
+        )
     return min(lines, key=lambda line: line[0])[1] if lines else None
 
 
-def _line(limit: Limit, grains: int, used: int, after: int) -> BudgetLine:
+def _make_budget_line(limit: Limit, grains: int, used: int, after: int) -> BudgetLine:
     period = "in all" if limit.period == "ever" else f"a {limit.period}"
-    return BudgetLine(float(from_grains(grains)), float_from_grains(used), float_from_grains(after), period)
+    return BudgetLine(
+        float(from_grains(grains)), float_from_grains(used), float_from_grains(after), period
+    )
+
+
+def other_coordinator_error(joined: JoinedStudy, url: str) -> ConsentError:
+    """Return the error for a study that the journal has of another coordinator."""
+    return ConsentError(
+        "CONSENT-001",
+        f"You know the study {escape_text(joined.title)} from {escape_text(joined.url)}. The "
+        f"coordinator at {escape_text(url)} is a different one.",
+        why="An answer is sent once, to one coordinator.",
+        fix=f"Continue with the first one: shoal join {escape_text(joined.url)}",
+    )
+
+
+def study_changed_error(joined: JoinedStudy, study: str) -> ConsentError:
+    """Return the error for a study that the participant agreed to in another version."""
+    return ConsentError(
+        "CONSENT-001",
+        f"The study {escape_text(joined.title)} changed since you agreed: digest "
+        f"{joined.study[:12]} became {study[:12]}.",
+        why="You agreed to the version with the first digest. Nothing was sent to the second.",
+        fix=f"Read it again: shoal join {escape_text(joined.url)} --study {study[:12]} --review",
+    )
+
+
+def other_role_error(joined: JoinedStudy) -> ConsentError:
+    """Return the error for a participant who agreed to share and now reads, or the reverse."""
+    role, fix = (
+        ("to share data", "Leave out --read-only.")
+        if joined.role == "sharer"
+        else ("to read only", "Add --read-only.")
+    )
+    return ConsentError(
+        "CONSENT-001",
+        f"In the study {escape_text(joined.title)} you agreed {role}.",
+        why="Nobody can do both in one study. Nothing was sent now.",
+        fix=fix,
+    )
+
+
+def stored_answers_error(title: str, study: str) -> ConsentError:
+    """Return the error for a reader with stored answers."""
+    return ConsentError(
+        "CONSENT-001",
+        f"You have stored answers for the study {escape_text(title)} from an earlier --preview.",
+        why="With --read-only nothing is sent.",
+        fix=f"Give them up first: shoal leave {study[:12]}",
+    )
+
+
+def study_not_named_error(title: str, url: str, digest: str, *, has_left: bool) -> ConsentError:
+    """Return the error for ``--yes`` without ``--study`` at a coordinator that is known.
+
+    The study is new to the participant, or the participant has left it.
+    """
+    status = "that you have left" if has_left else "that is new to you"
+    return ConsentError(
+        "CONSENT-001",
+        f"The coordinator at {escape_text(url)} offers a study {status}: "
+        f"{escape_text(title)}, digest {digest[:12]}.",
+        why="You used this coordinator for another study, and --yes alone does not name this one. "
+        "Nothing was sent."
+        if not has_left
+        else "--yes alone does not name this study. Nothing was sent.",
+        fix=f"Read the label. If you agree, name the study: --study {digest[:12]}",
+    )
+
+
+def not_a_member_error(study: str, n: int) -> ConsentError:
+    """Return the error for a list of members that does not contain the participant."""
+    return ConsentError(
+        "CONSENT-001",
+        f"Your key is not on the list of the {n:,} members among whom your packet would hide.",
+        why="The coordinator showed you a different list than the one you are on, or it lost your "
+        "registration. Nothing was sent.",
+        fix="Ask the study's analyst, by e-mail or telephone. To give up the study: shoal leave "
+        f"{study[:12]}",
+    )
+
+
+def too_late_error(title: str, study: str, *, is_over: bool) -> ConsentError:
+    """Return the error for a study with tokens that ended before any packet had left.
+
+    Parameters
+    ----------
+    is_over
+        Whether the study has ended; otherwise only the time for sending packets has passed.
+    """
+    what, why = (
+        (f"The study {escape_text(title)} has ended", "It was due later, at a random time.")
+        if is_over
+        else (
+            f"The time for sending answers to the study {escape_text(title)} has passed",
+            "A late packet would arrive alone and reveal its sender.",
+        )
+    )
+    return ConsentError(
+        "CONSENT-001",
+        f"{what}, and your answer was not sent.",
+        why=f"{why} Nothing was sent.",
+        fix=f"Release what your ledger reserved for it: shoal leave {study[:12]}",
+    )

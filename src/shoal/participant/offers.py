@@ -1,4 +1,9 @@
-"""A study as a coordinator offers it: its manifest, checked against digest, signature and the key that was seen first; and taking it up."""
+"""A study as a coordinator offers it, and the record that a participant agrees to it.
+
+`shoal.participant.session` and ``shoal.cli.fleet`` fetch offers. A participant checks everything
+in an offer: the manifest against its digest, its signature, and the key that the coordinator had
+when the participant first contacted it. No manifest is used before these checks.
+"""
 
 from __future__ import annotations
 
@@ -6,159 +11,251 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from shoal.entropy import Entropy, require_system
-from shoal.errors import RemoteProtocolError, SpecError, UsageError
-from shoal.names import shown
+from shoal.errors import ConsentError, RemoteProtocolError, SpecError, UsageError
 from shoal.participant.client import Client
-from shoal.participant.identity import seed_of
-from shoal.participant.journal import Joined, Journal, Role, Standing
-from shoal.participant.wires import has_ticket
-from shoal.study.anonymity import check_delivery
-from shoal.study.manifest import Manifest, short
-from shoal.transport.forms import TICKET_BYTES
-from shoal.transport.signing import verify_published
+from shoal.participant.consent import (
+    other_coordinator_error,
+    other_role_error,
+    stored_answers_error,
+)
+from shoal.participant.journal import JoinedStudy, Journal, Role
+from shoal.participant.keys import ensure_seed
+from shoal.protocols.ledger import Ledger
+from shoal.study.delivery import check_delivery
+from shoal.study.handle import StudyHandle
+from shoal.study.manifest import Manifest, shorten_digest
+from shoal.text import escape_text
+from shoal.transport.api import TICKET_BYTES
+from shoal.transport.signing import verify_manifest
 
-_DIGITS = 64
-_MOST_LISTED = 12
+_DIGEST_DIGITS = 64
+_MAX_LISTED = 12
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A study that is offered at an address, by the coordinator with a key.
-
-    Parameters
-    ----------
-    url, key
-        Where, and by whom.
-    manifest, digest
-        The study, and its digest in hexadecimal.
-    """
+    """A study that the coordinator with a key offers at an address."""
 
     url: str
-    manifest: Manifest
-    digest: str
+    study: StudyHandle
     key: bytes
 
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the study."""
+        return self.study.manifest
+
+    @property
+    def digest(self) -> str:
+        """Digest of the manifest, in hexadecimal."""
+        return self.study.digest.hex()
+
     @classmethod
-    def of(cls, joined: Joined) -> Offer:
-        """The offer that was taken up, as the journal has it: a participant goes on by what it agreed to."""
-        return cls(joined.url, _checked(Manifest.from_bytes(joined.manifest)), joined.study, joined.key)
+    def from_joined(cls, joined: JoinedStudy) -> Offer:
+        """Return the offer that the participant agreed to, from the journal.
+
+        A participant resumes with exactly that offer.
+        """
+        return cls(joined.url, _check_manifest(Manifest.from_bytes(joined.manifest)), joined.key)
 
 
-async def fetch(client: Client, study: str | None = None, pinned: bytes | None = None, agreed: Collection[str] = ()) -> Offer:
+async def fetch_offer(
+    client: Client,
+    study: str | None = None,
+    pinned: bytes | None = None,
+    agreed: Collection[str] = (),
+) -> Offer:
     """Fetch a study's manifest and check it.
 
     Parameters
     ----------
-    client
-        The coordinator.
     study
-        The digest, or its beginning, with or without hyphens; None for the only one that is open.
+        The digest or its beginning, with or without hyphens; None for the only open study.
     pinned
-        The key under which the coordinator was met first, if it was (`Journal.pinned`).
+        The coordinator's key at the first contact, if there was one (`Journal.find_pinned_key`).
     agreed
-        Digests of studies that were agreed to: of several that are open, the one of these is meant.
+        Digests of studies that the participant agreed to. If several studies are open, these are
+        preferred.
 
     Raises
     ------
     UsageError
         ``USAGE-001``: there is no such study, or several.
     RemoteProtocolError
-        ``AUTH-004``: the manifest is another one than its name says, is not signed, or is signed by another key than before. ``HOST-003``:
-        the study would not be as anonymous as its label says.
+        ``AUTH-004``: the manifest does not match its digest, is not signed, or is signed with a
+        different key than before. ``HOST-003``: the study would be less anonymous than its label
+        says.
     """
-    wanted = digits_of(study)
-    digest = wanted if names_all(wanted) else await _only(client, wanted, agreed)
-    published = await client.published(digest)
+    prefix = normalize_digest(study)
+    digest = prefix if is_full_digest(prefix) else await _find_only_study(client, prefix, agreed)
+    published = await client.fetch_manifest(digest)
     try:
         manifest = Manifest.from_bytes(published.manifest)
     except SpecError as error:
-        raise RemoteProtocolError("AUTH-004", "The coordinator publishes something that is no manifest.", why=error.what) from None
+        raise RemoteProtocolError(
+            "AUTH-004", "The coordinator published data that is not a manifest.", why=error.what
+        ) from None
     if manifest.digest.hex() != digest:
-        what = f"The coordinator publishes study {manifest.short} under the digest {short(bytes.fromhex(digest))}."
-        raise RemoteProtocolError("AUTH-004", what, why="Somebody has changed it, or everyone is given another one.")
-    verify_published(published.key, manifest.digest, published.signature)
+        raise RemoteProtocolError(
+            "AUTH-004",
+            f"The coordinator published study {manifest.short_digest} under the digest "
+            f"{shorten_digest(bytes.fromhex(digest))}.",
+            why="The study was changed, or each participant is shown a different one.",
+        )
+    verify_manifest(published.key, manifest.digest, published.signature)
     if pinned not in (None, published.key):
         raise RemoteProtocolError(
             "AUTH-004",
-            f"The coordinator at {shown(client.url)} has another key than before.",
-            why="It was set up anew, or somebody answers in its place.",
-            fix="Ask its analyst, by another way than this one, whether the key was changed; if so, take part under another address.",
+            f"The coordinator at {escape_text(client.url)} has a different key than before.",
+            why="It was set up again, or someone else answers in its place.",
+            fix="Ask the study's analyst, by e-mail or telephone, whether the key was changed. If "
+            "so, join under a different address.",
         )
-    return Offer(client.url, _checked(manifest), digest, published.key)
+    return Offer(client.url, _check_manifest(manifest), published.key)
 
 
-def _checked(manifest: Manifest) -> Manifest:
-    """A manifest whose study can be as anonymous as it says: nobody who offers one is trusted to have seen to it."""
+def _check_manifest(manifest: Manifest) -> StudyHandle:
+    """Return the handle of a study that can be as anonymous as its label says.
+
+    The coordinator is not trusted to have checked this.
+    """
     try:
         check_delivery(manifest)
     except SpecError as error:
-        what = f"The study {shown(manifest.study.title)} cannot be joined as it is offered: {error.what}"
-        raise RemoteProtocolError(error.code, what, why=error.why, fix="Ask its analyst. Nothing was sent.") from None
-    return manifest
+        raise RemoteProtocolError(
+            error.code,
+            f"The study {escape_text(manifest.study.title)} cannot be joined as it is offered: "
+            f"{error.what}",
+            why=error.why,
+            fix="Ask the study's analyst. Nothing was sent.",
+        ) from None
+    return StudyHandle(manifest)
 
 
-def take_up(
+def record_consent(
     journal: Journal,
     offer: Offer,
     source: str,
     entropy: Entropy,
     *,
-    standing: Standing = "agreed",
     role: Role = "sharer",
     invitation: str | None = None,
     is_reviewed: bool = False,
-) -> Joined:
-    """Write down that the participant agrees to a study, or looks at it (``previewed``); its ticket, if it has one, is drawn once for all.
+) -> JoinedStudy:
+    """Record that the participant agrees to a study.
 
     Parameters
     ----------
-    journal, offer, source
-        Where it is written, the study, and which data it is about.
-    entropy
-        Where the ticket comes from.
-    standing, role, invitation
-        How the study stands, whether the participant answers, and the code it was invited with.
+    source
+        Name of the data that the study is about.
+    invitation
+        The code that the participant was invited with.
     is_reviewed
-        See `Journal.enter`, which also says what is refused.
+        See `Journal.record_study`, which also says what is refused.
     """
-    # A backup that is made from now on has the same keys, and so is known to be the same participant.
-    seed_of(journal, entropy)
-    ticket = require_system(entropy).bytes(TICKET_BYTES) if has_ticket(offer.manifest) else b""
-    joined = replace(joined_of(offer, source), role=role, ticket=ticket, invitation=invitation, standing=standing)
-    return journal.enter(joined, is_reviewed=is_reviewed)
+    joined = replace(
+        make_joined_study(offer, source),
+        role=role,
+        ticket=_draw_ticket(journal, offer, entropy),
+        invitation=invitation,
+        standing="agreed",
+    )
+    return journal.record_study(joined, is_reviewed=is_reviewed)
 
 
-def joined_of(offer: Offer, source: str) -> Joined:
-    """A study that was looked at just now, for the first time."""
+def record_preview(journal: Journal, offer: Offer, source: str, entropy: Entropy) -> JoinedStudy:
+    """Record that the participant previews a study; the study's ticket is drawn for good."""
+    joined = replace(make_joined_study(offer, source), ticket=_draw_ticket(journal, offer, entropy))
+    return journal.record_study(joined)
+
+
+def _draw_ticket(journal: Journal, offer: Offer, entropy: Entropy) -> bytes:
+    """Draw a ticket if the study has tickets; the journal keeps the first one of a study."""
+    # A backup that is made from now on has the same keys, and so is the same participant.
+    ensure_seed(journal, entropy)
+    return require_system(entropy).bytes(TICKET_BYTES) if offer.study.has_tickets else b""
+
+
+def find_agreed(journal: Journal, ledger: Ledger, offer: Offer, role: Role) -> JoinedStudy:
+    """Return the record of a study that the participant agreed to in a role.
+
+    Raises
+    ------
+    ConsentError
+        ``CONSENT-001``: the participant has not agreed to the study, agreed to it at another
+        coordinator or in the other role, or is a reader with stored answers.
+    """
+    joined = journal.find_study(offer.digest)
+    if joined is None or joined.standing in ("previewed", "left"):
+        raise ConsentError(
+            "CONSENT-001",
+            f"You have not agreed to the study {offer.manifest.short_digest}.",
+            fix="Read its label and agree: shoal join URL --data FILE",
+        )
+    if joined.key != offer.key:
+        raise other_coordinator_error(joined, offer.url)
+    if joined.role != role:
+        raise other_role_error(joined)
+    if role == "reader" and ledger.list_unsent(offer.digest):
+        raise stored_answers_error(joined.title, joined.study)
+    return joined
+
+
+def make_joined_study(offer: Offer, source: str) -> JoinedStudy:
+    """Return the record of a study that is previewed for the first time."""
     manifest = offer.manifest
-    return Joined(offer.digest, offer.url, offer.url, offer.key, manifest.to_bytes(), manifest.study.title, source)
+    return JoinedStudy(
+        offer.digest,
+        offer.url,
+        offer.url,
+        offer.key,
+        manifest.to_bytes(),
+        manifest.study.title,
+        source,
+    )
 
 
-async def _only(client: Client, prefix: str, agreed: Collection[str]) -> str:
-    """The digest of the one study that is meant."""
-    listed = [one for one in await client.studies() if _is_digest(one["digest"])]
-    found = [one for one in listed if (one["digest"].startswith(prefix) if prefix else one["status"] == "open")]
+async def _find_only_study(client: Client, prefix: str, agreed: Collection[str]) -> str:
+    """Return the digest of the only study that matches."""
+    listed = [one for one in await client.fetch_studies() if _is_digest(one["digest"])]
+    found = [
+        one
+        for one in listed
+        if (one["digest"].startswith(prefix) if prefix else one["status"] == "open")
+    ]
     found = [one for one in found if not prefix and one["digest"] in agreed] or found
     if len(found) == 1:
         return str(found[0]["digest"])
-    names = "; ".join(f"{short(bytes.fromhex(one['digest']))} {shown(one['title'][:200])}" for one in (found or listed)[:_MOST_LISTED])
-    meant = f"begins with {prefix!a:.70}" if prefix else "is open"
+    names = "; ".join(
+        f"{shorten_digest(bytes.fromhex(one['digest']))} {escape_text(one['title'][:200])}"
+        for one in (found or listed)[:_MAX_LISTED]
+    )
     if found:
-        raise UsageError("USAGE-001", f"At {shown(client.url)} are {len(found)} studies: {names}.", fix="Name one: --study DIGEST")
-    why = f"There is: {names}." if names else "There is none at all."
-    fix = "Name one: --study DIGEST" if names else "Ask the analyst for the address, and when the study begins."
-    raise UsageError("USAGE-001", f"At {shown(client.url)} no study {meant}.", why=why, fix=fix)
+        raise UsageError(
+            "USAGE-001",
+            f"The coordinator at {escape_text(client.url)} offers {len(found)} studies: {names}.",
+            fix="Choose one: --study DIGEST",
+        )
+    condition = f"begins with {prefix!a:.70}" if prefix else "is open"
+    raise UsageError(
+        "USAGE-001",
+        f"No study at {escape_text(client.url)} {condition}.",
+        why=f"It offers: {names}." if names else "It offers no studies.",
+        fix="Choose one: --study DIGEST"
+        if names
+        else "Ask the analyst for the address, and when the study begins.",
+    )
 
 
-def digits_of(study: str | None) -> str:
-    """The digits by which a study is named, without hyphens; none where it is not named."""
+def normalize_digest(study: str | None) -> str:
+    """Return the digits of a digest or of its beginning, without hyphens; empty for None."""
     return (study or "").replace("-", "").lower()
 
 
-def names_all(study: str | None) -> bool:
-    """Whether a study is named by its whole digest, so that whatever is shown in its place is known for something else."""
-    return _is_digest(digits_of(study))
+def is_full_digest(study: str | None) -> bool:
+    """Return whether a text is a whole digest, so that only this study can match it."""
+    return _is_digest(normalize_digest(study))
 
 
 def _is_digest(text: str) -> bool:
-    return len(text) == _DIGITS and set(text) <= set("0123456789abcdef")
+    return len(text) == _DIGEST_DIGITS and set(text) <= set("0123456789abcdef")

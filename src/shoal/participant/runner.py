@@ -1,164 +1,264 @@
-"""Taking part in a study over HTTP, from the study that was agreed to until it needs nothing more, through any number of restarts."""
+"""Enrol, take part, keep the results.
+
+`shoal.participant.session` calls `run` with an open `StudyContext`, and writes the results with
+the functions below: the signed release of a PFDS holder, or the model that the coordinator
+published.
+
+Two rules must hold. `run` can be interrupted and called again at any point. A personal model
+contains its holder's rows without noise, so no function here writes it.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
-from shoal.clock import Clock
-from shoal.crypto.credentials import Credential
-from shoal.crypto.roster import Identity
-from shoal.domain import Columns
+from shoal.crypto.credentials.issuance import Credential
+from shoal.crypto.identity import Identity
 from shoal.entropy import Entropy, require_system
-from shoal.errors import ConsentError
+from shoal.errors import RemoteProtocolError, StoreError, UsageError
+from shoal.files import write_new
+from shoal.participant.anonymous_delivery import AnonymitySet, PacketStore, ScheduledDelivery
 from shoal.participant.client import Client
-from shoal.participant.course import Course, Tell
-from shoal.participant.credentials import check_place, credential_of, keep, registration_of, ticket_of
-from shoal.participant.endings import Finished
-from shoal.participant.identity import identity_for, seed_of
-from shoal.participant.journal import Joined, Journal, Role
-from shoal.participant.objections import in_another_role, met_elsewhere, would_be_shared
-from shoal.participant.offers import Offer
-from shoal.participant.packets import Packets
-from shoal.participant.peers import peer_of
-from shoal.participant.posting import Crowd, Posted, waits
-from shoal.participant.wires import Wire, has_ticket, is_enrolled, wire_of
-from shoal.protocols.base import Account, Computer, Ledger
-from shoal.study.anonymity import has_tokens, scope_of
-from shoal.study.manifest import Manifest
-from shoal.transport.forms import Enrolment
+from shoal.participant.delivery import (
+    Delivery,
+    ProgressCallback,
+    StudyContext,
+    is_enrolled,
+    make_delivery,
+)
+from shoal.participant.driver import ParticipationResult, StudyDriver
+from shoal.participant.keys import (
+    check_partition,
+    derive_identity,
+    derive_ticket,
+    ensure_registration,
+    ensure_seed,
+    find_credential,
+    store_credential,
+)
+from shoal.protocols.base import JointComputation
+from shoal.protocols.ddml.messages import DDMLUpdate
+from shoal.protocols.machines import PeerState
+from shoal.protocols.pfds.aggregator import read_shared_model
+from shoal.protocols.pfds.dataset import draw_dataset
+from shoal.protocols.pfds.paper.peer import PFDSPaperSharerState
+from shoal.protocols.pfds.paper.synthesis import decode_dataset
+from shoal.protocols.pfds.peer import PFDSPeerState
+from shoal.releases.artifact import write_signed_release
+from shoal.releases.content import PFDSRelease
+from shoal.study.delivery import compute_scope
+from shoal.study.handle import StudyHandle
+from shoal.study.protocol import EncodedRows, Seat
+from shoal.text import escape_text
+from shoal.transport.api import Enrolment
 
-__all__ = ["Finished", "Tell", "run"]
+__all__ = ["ParticipationResult", "ProgressCallback", "run"]
 
 
 async def run(
-    journal: Journal,
-    ledger: Ledger,
-    offer: Offer,
-    table: Columns | None,
-    client: Client,
-    clock: Clock,
-    entropy: Entropy,
-    computer: Computer | None = None,
-    *,
-    role: Role = "sharer",
-    on_progress: Tell = lambda _: None,
-) -> Finished:
-    """Take part in a study that was agreed to, or go on with it, until it needs nothing more.
+    context: StudyContext, rows: EncodedRows | None, computation: JointComputation | None = None
+) -> ParticipationResult:
+    """Take part in a study until it needs nothing more; resume if an earlier run has begun.
 
     Parameters
     ----------
-    journal, ledger
-        The participant's; both are of one file.
-    offer, table
-        The study (`shoal.participant.offers.take_up` has written it down), and the participant's data.
-    client, clock, entropy
-        The coordinator, the time, and where all that is drawn comes from.
-    computer
-        What runs joint computations, for this participant alone; None where the study has none.
-    role
-        What the participant wants to do now, which must be what it agreed to.
-    on_progress
-        Is told what goes on.
+    rows
+        The participant's data, encoded; a reader may have none.
+    computation
+        Runs joint computations for this participant alone; None if the study has none.
 
     Raises
     ------
-    ConsentError
-        ``CONSENT-001``: the study was not agreed to, or at another coordinator, or in another role.
     UsageError, RemoteProtocolError
-        Something is left to send, and the study does not take it by this way: see `shoal.participant.ways.Via.allow`.
+        Answers are left to send, and the study does not accept them over this network path: see
+        `shoal.participant.network.base.NetworkPath.check_allowed`.
     StoreError
-        The ledger's file cannot be written; nothing was sent that was not stored.
+        The ledger's file cannot be written. Nothing was sent that was not stored.
     RefusedError
-        The coordinator does not take this participant.
+        The coordinator does not accept this participant.
 
     Privacy
     -------
-    All that leaves with a price is reserved in the ledger before it is drawn, stored before it is sending, and sent as it is stored.
-    Whoever only reads sends nothing, also not what the ledger holds for a preview.
+    Everything that leaves with a price is reserved in the ledger before it is drawn, stored before
+    it is marked as sending, and sent as it is stored. A reader sends nothing, including answers
+    that the ledger has stored for a preview.
     """
-    require_system(entropy)
-    with journal.hold(offer.digest):
-        joined = journal.study(offer.digest)
-        if joined is None or joined.standing in ("previewed", "left"):
-            what = f"You have not agreed to the study {offer.manifest.short}."
-            raise ConsentError("CONSENT-001", what, fix="Read its label and agree: shoal join URL --data FILE")
-        if joined.key != offer.key:
-            raise met_elsewhere(joined, offer.url)
-        if joined.role != role:
-            raise in_another_role(joined)
-        if role == "reader" and ledger.unsent(offer.digest):
-            raise would_be_shared(joined.title, joined.study)
-        if joined.standing == "agreed" or journal.load(joined.study).letters:
-            client.via.allow(offer.manifest)
-        manifest, identity = offer.manifest, identity_for(offer.manifest, seed_of(journal, entropy))
-        async with client.apart() as apart:
-            if has_tokens(manifest):
-                credential = await _registered(journal, manifest, joined, identity, client, entropy, on_progress)
-                packets, crowd = Packets(journal, manifest, credential, entropy), Crowd(apart, manifest, identity.public)
-                ticket = ticket_of(manifest, credential) if manifest.study.protocol == "anonml" else b""
-                wire = _wire_with_tokens(manifest, joined, identity, packets, crowd, apart, clock, entropy, on_progress)
-            else:
-                if joined.standing == "agreed":
-                    joined = await _enrol(journal, manifest, joined, identity, client, on_progress)
-                ticket, wire = joined.ticket, wire_of(manifest, joined, identity, client, apart)
-            peer = peer_of(manifest, table, identity, ticket=ticket, position=joined.position, role=joined.role)
-            account = Account(ledger, manifest.digest, joined.source, joined.recipient, joined.title)
-            return await Course(journal, joined, peer, account, wire, client, clock, entropy, computer, on_progress).run()
+    entropy = require_system(context.entropy)
+    study, manifest, joined = context.study, context.study.manifest, context.joined
+    if joined.standing == "agreed" or context.journal.load(joined.study).messages:
+        context.client.network_path.check_allowed(manifest)
+    identity = derive_identity(manifest, ensure_seed(context.journal, entropy))
+    async with context.client.open_isolated() as isolated_client:
+        delivery: Delivery
+        if study.has_tokens:
+            credential = await _register(context, identity)
+            ticket = derive_ticket(study, credential) if study.protocol.has_packets else b""
+            delivery = _make_token_delivery(context, identity, credential, isolated_client)
+        else:
+            if joined.standing == "agreed":
+                context = await _enrol(context, identity)
+            ticket = context.joined.ticket
+            delivery = make_delivery(context, identity, isolated_client)
+        seat = Seat(identity, ticket, context.joined.position, joined.role == "reader")
+        peer = study.make_peer(rows, seat)
+        return await StudyDriver(context, peer, delivery, computation).run()
 
 
-async def _enrol(journal: Journal, manifest: Manifest, joined: Joined, identity: Identity, client: Client, tell: Tell) -> Joined:
-    """Enrol, unless that was done before or is not needed. Enrolling again gives the same name."""
-    if is_enrolled(manifest, joined):
-        return joined
-    await client.insist(partial(client.via.check, manifest), partial(waits, tell))
-    form = Enrolment(invitation=joined.invitation, ticket=joined.ticket.hex() if has_ticket(manifest) else None)
-    enrolled = await client.insist(partial(client.enrol, joined.study, identity, form), partial(waits, tell))
-    journal.enrolled(joined.study, enrolled.name, enrolled.position)
-    tell("enrolled")
-    found = journal.study(joined.study)
+async def _enrol(context: StudyContext, identity: Identity) -> StudyContext:
+    """Enrol if the study needs it and it was not done before; return the updated context.
+
+    Enrolling again gives the same name.
+    """
+    study, joined, client = context.study, context.joined, context.client
+    if is_enrolled(context):
+        return context
+    await context.retry(partial(client.network_path.check, study))
+    form = Enrolment(
+        invitation=joined.invitation, ticket=joined.ticket.hex() if study.has_tickets else None
+    )
+    enrolled = await context.retry(partial(client.enrol, joined.study, identity, form))
+    context.journal.record_enrolment(joined.study, enrolled.name, enrolled.position)
+    context.on_progress("enrolled")
+    found = context.journal.find_study(joined.study)
     assert found is not None
-    return found
+    return replace(context, joined=found)
 
 
-async def _registered(
-    journal: Journal, manifest: Manifest, joined: Joined, identity: Identity, client: Client, entropy: Entropy, tell: Tell
-) -> Credential:
-    """The participant's credential: one that is here, of which nobody is told; or else one for which it registers, under its key."""
-    found = credential_of(journal, manifest)
+async def _register(context: StudyContext, identity: Identity) -> Credential:
+    """Return the participant's credential; register for one if none is stored.
+
+    A stored credential is used without contacting the issuer.
+    """
+    study, joined, client = context.study, context.joined, context.client
+    manifest = study.manifest
+    found = find_credential(context.journal, manifest)
     if found is not None:
-        check_place(manifest, found)
+        check_partition(study, found)
         return found
     assert manifest.issuer_key is not None
-    issuer, scope = manifest.issuer_key, scope_of(manifest)
-    await client.insist(partial(client.via.check, manifest), partial(waits, tell))
-    registration = registration_of(journal, manifest, entropy)
-    form = Enrolment(invitation=joined.invitation, commitment=registration.commitment(issuer, scope).hex())
-    enrolled = await client.insist(partial(client.enrol, joined.study, identity, form), partial(waits, tell))
+    issuer, scope = manifest.issuer_key, compute_scope(manifest)
+    await context.retry(partial(client.network_path.check, study))
+    registration = ensure_registration(context.journal, manifest, context.entropy)
+    form = Enrolment(
+        invitation=joined.invitation, commitment=registration.make_commitment(issuer, scope).hex()
+    )
+    enrolled = await context.retry(partial(client.enrol, joined.study, identity, form))
     credential = registration.accept(issuer, scope, bytes.fromhex(enrolled.issued or ""))
-    check_place(manifest, credential)
-    keep(journal, manifest, credential)
-    journal.enrolled(joined.study, enrolled.name, enrolled.position)
-    tell("registered")
+    check_partition(study, credential)
+    store_credential(context.journal, manifest, credential)
+    context.journal.record_enrolment(joined.study, enrolled.name, enrolled.position)
+    context.on_progress("registered")
     return credential
 
 
-def _wire_with_tokens(
-    manifest: Manifest,
-    joined: Joined,
-    identity: Identity,
-    packets: Packets,
-    crowd: Crowd,
-    apart: Client,
-    clock: Clock,
-    entropy: Entropy,
-    tell: Tell,
-) -> Wire:
-    """What carries packets, each at a time of its own; or updates, each at once."""
-    if manifest.study.protocol == "anonml":
-        return Posted(apart, joined.study, packets, crowd, clock, entropy)
+def _make_token_delivery(
+    context: StudyContext, identity: Identity, credential: Credential, isolated_client: Client
+) -> Delivery:
+    """Return the delivery with tokens: packets at random times, or updates without delay."""
+    study = context.study
+    packets = PacketStore(context.journal, study, credential, context.entropy)
+    anonymity_set = AnonymitySet(isolated_client, study, identity.public_key)
+    if study.protocol.has_packets:
+        return ScheduledDelivery(
+            isolated_client,
+            context.joined.study,
+            packets,
+            anonymity_set,
+            context.clock,
+            context.entropy,
+        )
 
-    async def mint(question: str, number: int, body: bytes) -> bytes:
-        await crowd.check(tell)
-        return packets.token(question, number, body)
+    async def mint(question: str, number: int, update: DDMLUpdate) -> bytes:
+        await anonymity_set.check_membership(context.on_progress)
+        return packets.mint_token(question, number, update)
 
-    return wire_of(manifest, joined, identity, apart, apart, mint)
+    return make_delivery(context, identity, isolated_client, mint)
+
+
+RELEASE_NAME, MODEL_NAME = "release", "model.json"
+_ANOTHER_DIRECTORY = "Choose another directory: --out DIR"
+
+
+def make_release(study: StudyHandle, state: PeerState, entropy: Entropy) -> PFDSRelease | None:
+    """Return the release of a PFDS holder; None if nothing was shared, or in other protocols.
+
+    Parameters
+    ----------
+    state
+        Last state of the peer. It contains the published pooled model, or the holder's own private
+        release.
+    entropy
+        Draws the rows of variant ``plus`` from the model; the study declares their number.
+
+    Privacy
+    -------
+    Free: everything in it follows from what was published.
+    """
+    manifest = study.manifest
+    if isinstance(state, PFDSPaperSharerState):
+        if state.data is None:
+            return None
+        data = decode_dataset(study.params, state.data)
+        return PFDSRelease(manifest, data, is_simulated=False)
+    if not isinstance(state, PFDSPeerState) or state.published is None:
+        return None
+    model = read_shared_model(study.params, state.published)
+    data = draw_dataset(model, study.params.size, entropy)
+    return PFDSRelease(manifest, data, is_simulated=False, model=model)
+
+
+def write_release(directory: Path, release: PFDSRelease, signer: str, identity: Identity) -> Path:
+    """Write a signed release into a directory; return its path. Create the directory."""
+    path = prepare_directory(directory) / RELEASE_NAME
+    write_signed_release(path, release, signer, identity, is_inferred=False)
+    return path
+
+
+def write_model(directory: Path, content: bytes) -> Path:
+    """Write a model as the coordinator published it, if it is a JSON object; return its path.
+
+    A file with other content is never overwritten.
+    """
+    try:
+        if not isinstance(json.loads(content), dict):
+            raise ValueError
+    except (ValueError, RecursionError):
+        what = f"The coordinator sent {len(content)} bytes that are not a model."
+        raise RemoteProtocolError(
+            "NET-002", what, fix="Ask the study's analyst for the model, by e-mail for example."
+        ) from None
+    path = prepare_directory(directory) / MODEL_NAME
+    try:
+        write_new(path, content, fix=_ANOTHER_DIRECTORY, mode=0o600)
+    except UsageError:
+        if path.is_symlink() or not path.is_file() or path.read_bytes() != content:
+            what = f"{escape_text(str(path))} already exists with other content."
+            raise UsageError("NEW-001", what, fix="Choose a new directory: --out DIR") from None
+    return path
+
+
+def prepare_directory(directory: Path) -> Path:
+    """Create a directory if needed and check that it can be written; return it.
+
+    The check runs before anything is spent, so that a study does not end with this error.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise PermissionError(13, os.strerror(13))
+    except (OSError, ValueError) as error:
+        raise _unwritable_error(directory, error) from None
+    return directory
+
+
+def _unwritable_error(directory: Path, error: OSError | ValueError) -> StoreError:
+    reason = (isinstance(error, OSError) and error.strerror) or "this is not a valid directory name"
+    return StoreError(
+        "NEW-001",
+        f"{escape_text(str(directory))} cannot be written: {reason}.",
+        fix=_ANOTHER_DIRECTORY,
+    )

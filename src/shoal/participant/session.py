@@ -1,71 +1,155 @@
-"""One participant and one coordinator while they talk: all that ``shoal join`` and the fleet do, step by step."""
+"""A participant in contact with one coordinator: offers, consent, previews, taking part.
+
+``shoal join`` and ``shoal.cli.fleet`` open a `ParticipantSession` and call its methods step by
+step. `Preview` shows a participant its answers before it agrees.
+
+Two rules must hold. Nothing is sent under the participant's name before it has agreed. A preview
+draws each answer once: the answers are stored in the ledger, and a later run sends these bytes and
+no others.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shoal.clock import Clock
-from shoal.domain import Columns
-from shoal.entropy import Entropy
+from shoal.crypto.identity import Identity
+from shoal.entropy import Entropy, require_system
 from shoal.errors import TransportError, UsageError
-from shoal.mpc.children import Children
+from shoal.messages.base import Message
+from shoal.messages.codec import decode
+from shoal.mpyc.runner import MPyCWorkers
 from shoal.participant.client import Client
-from shoal.participant.consent import Asked, asked_of, refuse_if_too_much, refuse_if_voided
-from shoal.participant.credentials import NOTHING_BEFORE, credential_of, ticket_of
-from shoal.participant.identity import identity_for, seed_of
-from shoal.participant.journal import Joined, Journal, Role, forms_agreed_to
+from shoal.participant.consent import (
+    PricedOffer,
+    other_role_error,
+    price_offer,
+    refuse_if_over_limits,
+    refuse_if_voided,
+    stored_answers_error,
+    study_changed_error,
+    study_not_named_error,
+)
+from shoal.participant.delivery import (
+    MailboxMessage,
+    ProgressCallback,
+    ReplyMessage,
+    StudyContext,
+    ignore_progress,
+    make_delivery,
+    report_retry,
+)
+from shoal.participant.driver import ParticipationResult, convert_incoming, make_participant_host
+from shoal.participant.journal import JoinedStudy, Journal, Role, find_agreed_versions
+from shoal.participant.keys import (
+    UNREGISTERED_PREVIEW_REASON,
+    derive_identity,
+    derive_ticket,
+    ensure_seed,
+    find_credential,
+)
 from shoal.participant.ledger_file import LedgerFile
-from shoal.participant.objections import has_changed, in_another_role, not_named, would_be_shared
-from shoal.participant.offers import Offer, digits_of, fetch, joined_of, take_up
-from shoal.participant.outputs import release_of, write_model, write_release
-from shoal.participant.peers import check_role, peer_of
-from shoal.participant.posting import waits
-from shoal.participant.preview import Drawn, Preview
-from shoal.participant.runner import Finished, Tell, run
-from shoal.participant.via import Via
-from shoal.participant.wires import Anonymous, Device, wire_of
-from shoal.privacy.ledger import HELD, Entry
+from shoal.participant.network import NetworkPath
+from shoal.participant.offers import (
+    Offer,
+    fetch_offer,
+    find_agreed,
+    make_joined_study,
+    normalize_digest,
+    record_consent,
+    record_preview,
+)
+from shoal.participant.runner import make_release, run, write_model, write_release
+from shoal.privacy.ledger.state import HELD_STATES, LedgerEntry
+from shoal.protocols.base import Abort, InputResult, OutgoingMessage, ProtocolOutcome, Started
 from shoal.protocols.ledger import Account
-from shoal.study.anonymity import has_tokens
-from shoal.study.manifest import Manifest
-from shoal.transport.forms import MAX_WAIT_SECONDS, Letters
-
-_TAKEN_UP = ("agreed", "finished", "over", "aborted")
-_DIGITS_NAMED = 12
-"""Digits of a digest that name a study without doubt."""
-_LATEST = 10**15 - 1
-"""A number that no letter has: who asks for what comes after it hears only how the study stands."""
+from shoal.protocols.machines import Peer
+from shoal.study.handle import StudyHandle
+from shoal.study.protocol import EncodedRows, Seat
+from shoal.transport.api import MAX_WAIT_SECONDS, MessagePage
 
 
-def computes(manifest: Manifest) -> bool:
-    """Whether a study has joint computations, which run in a child process."""
-    settings = manifest.study.sdq
-    return settings is not None and (settings.choice == "mpc" or settings.noise == "two-selected")
+@dataclass(frozen=True, slots=True)
+class StoredAnswer:
+    """A stored answer: question, bytes, and the message that the bytes encode."""
+
+    question: str
+    payload: bytes
+    message: Message
 
 
-def void_held(ledger: LedgerFile, study: str) -> list[Entry]:
-    """Give up all that is held for a study and was never sending; what that was."""
-    held = _held(ledger, study)
+class Preview:
+    """A peer that receives what is public and sends nothing.
+
+    Privacy
+    -------
+    The ledger reserves the cost of each answer from now on, and counts it as spent when the answer
+    is sent. An answer is drawn once.
+    """
+
+    def __init__(self, peer: Peer[Any], account: Account, entropy: Entropy) -> None:
+        self._peer, self._account = peer, account
+        self._host = make_participant_host(
+            peer, account, require_system(entropy), peer.initial_state()
+        )
+
+    def start(self, now: datetime) -> tuple[bytes, ...]:
+        """Start the peer; return its first messages that have no price."""
+        return self._commit(self._host.handle(Started(), now, ProtocolOutcome()))
+
+    def receive(self, incoming: MailboxMessage | ReplyMessage, now: datetime) -> None:
+        """Pass a message of the aggregator to the peer; drop a message that breaks the rules."""
+        given = convert_incoming(incoming, now)
+        self._commit(self._host.handle(given, now, ProtocolOutcome()))
+
+    def list_answers(self) -> tuple[StoredAnswer, ...]:
+        """Return the answers that are stored and not sent."""
+        return tuple(
+            StoredAnswer(question, payload, decode(payload, self._peer.messages, self._peer.study))
+            for question, payload in self._account.list_unsent().items()
+        )
+
+    def _commit(self, handled: InputResult) -> tuple[bytes, ...]:
+        self._host.commit(handled)
+        for item in handled.work:
+            if isinstance(item, Abort):
+                raise item.error
+        return tuple(
+            item.payload
+            for item in handled.work
+            if isinstance(item, OutgoingMessage) and item.question is None
+        )
+
+
+_JOINED_STATUSES = ("agreed", "finished", "over", "aborted")
+_MIN_DIGITS = 12
+"""Fewest digits of a digest that identify a study."""
+_MAX_NUMBER = 10**15 - 1
+"""A number larger than that of any message: a poll after it returns the status only."""
+
+
+def void_held(ledger: LedgerFile, study: str) -> list[LedgerEntry]:
+    """Void each release of a study that is held and was never sent; return these releases."""
+    held = _list_held(ledger, study)
     for entry in held:
         ledger.void(study, entry.release.question)
     return held
 
 
 @dataclass
-class Session:
-    """A participant's file, and a coordinator.
+class ParticipantSession:
+    """A participant's file and a connection to one coordinator; the methods are steps of joining.
 
     Parameters
     ----------
     ledger, journal
-        The participant's, of one file.
-    client, clock, entropy
-        The coordinator, the time, and where all that is drawn comes from.
+        Both are in the same file.
     """
 
     ledger: LedgerFile
@@ -74,169 +158,291 @@ class Session:
     clock: Clock
     entropy: Entropy
 
-    async def offer(self, study: str | None, *, is_review: bool = False) -> Offer:
-        """The study that is meant: as the coordinator offers it, or, where it cannot or does not say, the one that was taken up before.
+    async def fetch_offer(self, study: str | None, *, is_review: bool = False) -> Offer:
+        """Return the study as the coordinator offers it, or else as the participant joined it.
 
-        Where none is named and several are open, it is the one that was agreed to and goes on. A review is of what the coordinator offers.
+        The journal's record is used if the coordinator cannot be reached or does not list the
+        study. If `study` is None and several studies are open, the one that the participant has
+        agreed to and not finished is returned.
+
+        Parameters
+        ----------
+        is_review
+            Whether the participant reads a changed study again: the journal is not used.
         """
-        digits, pinned = digits_of(study), self.journal.pinned(self.client.url)
+        digits, pinned = normalize_digest(study), self.journal.find_pinned_key(self.client.url)
         if is_review:
-            return await fetch(self.client, study, pinned)
-        known = [one for one in self.journal.studies() if one.url == self.client.url and one.study.startswith(digits)]
+            return await fetch_offer(self.client, study, pinned)
+        known = [
+            one
+            for one in self.journal.list_studies()
+            if one.url == self.client.url and one.study.startswith(digits)
+        ]
         agreed = [one for one in known if one.standing == "agreed"]
         try:
-            return await fetch(self.client, study, pinned, {one.study for one in agreed})
+            return await fetch_offer(self.client, study, pinned, {one.study for one in agreed})
         except (TransportError, UsageError):
-            found = agreed or [one for one in known if one.standing in _TAKEN_UP]
+            found = agreed or [one for one in known if one.standing in _JOINED_STATUSES]
             if len(found) != 1:
                 raise
-            return Offer.of(found[0])
+            return Offer.from_joined(found[0])
 
-    def taken_up(self, offer: Offer) -> Joined | None:
-        """The study as the journal has it, if it was agreed to and not left."""
-        known = self.journal.study(offer.digest)
-        return known if known is not None and known.standing in _TAKEN_UP else None
+    def find_joined(self, offer: Offer) -> JoinedStudy | None:
+        """Return the journal's record of a study that was agreed to and not left, if any."""
+        known = self.journal.find_study(offer.digest)
+        return known if known is not None and known.standing in _JOINED_STATUSES else None
 
-    def is_met(self, offer: Offer) -> bool:
-        """Whether a study of this coordinator, at this address and by this key, was agreed to before."""
-        return any(one.url == offer.url and one.key == offer.key and one.standing in (*_TAKEN_UP, "left") for one in self.journal.studies())
+    def is_known_coordinator(self, offer: Offer) -> bool:
+        """Return whether an earlier study had the same address and coordinator key."""
+        return any(
+            one.url == offer.url
+            and one.key == offer.key
+            and one.standing in (*_JOINED_STATUSES, "left")
+            for one in self.journal.list_studies()
+        )
 
     def refuse_if_changed(self, offer: Offer) -> None:
-        """Refuse a study of which another form was agreed to, before it is read as if it were a new one: ``CONSENT-001``."""
-        for one in self._forms(offer):
-            raise has_changed(one, offer.digest)
+        """Raise ``CONSENT-001`` if the participant agreed to another version of the study.
+
+        Call it before the label is shown: the study must not look like a new one.
+        """
+        for one in self._find_agreed_versions(offer):
+            raise study_changed_error(one, offer.digest)
 
     def refuse_if_not_named(self, offer: Offer, study: str | None) -> None:
-        """Refuse a study that nobody has named, and that is new or was left, of a coordinator that was met: ``CONSENT-001``.
+        """Raise ``CONSENT-001`` for a study of a known coordinator that ``--study`` does not name.
 
-        Where nobody is asked.
+        This applies to a study that is new or was left, if there is no person to ask for consent.
         """
-        if len(digits_of(study)) >= _DIGITS_NAMED:
+        if len(normalize_digest(study)) >= _MIN_DIGITS:
             return
-        known = self.journal.study(offer.digest)
-        # Whoever has left has said no, and --yes alone does not take that back.
+        known = self.journal.find_study(offer.digest)
+        # A participant who left has declined, and --yes alone does not revoke that.
         is_met = known is not None and known.standing != "left"
-        if not is_met and any(one.url == offer.url or one.key == offer.key for one in self.journal.studies()):
-            raise not_named(offer.manifest.study.title, offer.url, offer.digest, has_left=known is not None)
+        if not is_met and any(
+            one.url == offer.url or one.key == offer.key for one in self.journal.list_studies()
+        ):
+            raise study_not_named_error(
+                offer.manifest.study.title, offer.url, offer.digest, has_left=known is not None
+            )
 
     def refuse_role(self, offer: Offer, role: Role) -> None:
-        """Refuse to read what cannot be read, or to do in a study otherwise than was agreed: ``HOST-003``, ``CONSENT-001``."""
-        check_role(offer.manifest, role)
-        joined = self.taken_up(offer)
+        """Raise if the study has no such role, or the participant has agreed to the other one.
+
+        The codes are ``HOST-003`` and ``CONSENT-001``.
+        """
+        offer.study.check_role(is_reader=role == "reader")
+        joined = self.find_joined(offer)
         if joined is not None and joined.role != role:
-            raise in_another_role(joined)
-        if role == "reader" and _held(self.ledger, offer.digest):
-            raise would_be_shared(offer.manifest.study.title, offer.digest)
+            raise other_role_error(joined)
+        if role == "reader" and _list_held(self.ledger, offer.digest):
+            raise stored_answers_error(offer.manifest.study.title, offer.digest)
 
-    def _forms(self, offer: Offer) -> list[Joined]:
-        return forms_agreed_to(self.journal.studies(), joined_of(offer, ""))
+    def _find_agreed_versions(self, offer: Offer) -> list[JoinedStudy]:
+        return find_agreed_versions(self.journal.list_studies(), make_joined_study(offer, ""))
 
-    def asked(self, offer: Offer, source: str) -> Asked:
-        """The label of a study for this participant."""
-        return asked_of(offer.manifest, self.ledger, source, self.clock.now(), self.client.via.name)
+    def price_offer(self, offer: Offer, source: str) -> PricedOffer:
+        """Return the study with its label for this participant."""
+        return price_offer(
+            offer.study, self.ledger, source, self.clock.now(), self.client.network_path.name
+        )
 
     def refuse_if_voided(self, offer: Offer) -> None:
-        """See `shoal.participant.consent`."""
+        """Raise ``BUDGET-005`` if answers to the study were drawn and voided."""
         refuse_if_voided(offer.manifest, self.ledger)
 
-    def refuse_if_too_much(self, asked: Asked, max_epsilon: float | None) -> None:
-        """See `shoal.participant.consent`."""
-        refuse_if_too_much(asked, self.ledger, self.clock.now(), max_epsilon)
+    def refuse_if_over_limits(self, priced: PricedOffer, max_epsilon: float | None) -> None:
+        """Raise if the whole study costs more than the participant allows.
 
-    def agree(self, offer: Offer, source: str, *, is_reviewed: bool = False, **how: Any) -> Joined:
-        """Write down that the participant agrees; see `shoal.participant.offers.take_up`.
-
-        Other forms of the study, where it was read again, are left: what is held for them and was never sending is voided.
+        See `shoal.participant.consent.refuse_if_over_limits`.
         """
-        forms = self._forms(offer) if is_reviewed else []
+        refuse_if_over_limits(priced, self.ledger, self.clock.now(), max_epsilon)
+
+    def agree(
+        self,
+        offer: Offer,
+        source: str,
+        *,
+        role: Role = "sharer",
+        invitation: str | None = None,
+        is_reviewed: bool = False,
+    ) -> JoinedStudy:
+        """Record that the participant agrees; see `shoal.participant.offers.record_consent`.
+
+        If the participant has reviewed a changed study, the earlier versions are left: releases
+        that are held for them and were never sent are voided.
+        """
+        versions = self._find_agreed_versions(offer) if is_reviewed else []
         with ExitStack() as stack:
-            # Whoever takes part at this moment could send what is voided here.
-            for one in forms:
-                stack.enter_context(self.journal.hold(one.study))
-            joined = take_up(self.journal, offer, source, self.entropy, is_reviewed=is_reviewed, **how)
-            for one in forms:
+            # Another process that takes part now could send an answer that is voided here.
+            for one in versions:
+                stack.enter_context(self.journal.lock_study(one.study))
+            joined = record_consent(
+                self.journal,
+                offer,
+                source,
+                self.entropy,
+                role=role,
+                invitation=invitation,
+                is_reviewed=is_reviewed,
+            )
+            for one in versions:
                 void_held(self.ledger, one.study)
         return joined
 
-    async def preview(self, offer: Offer, table: Columns, source: str) -> tuple[Drawn, ...]:
-        """Draw and hold what can be drawn without sending anything; see `shoal.participant.preview`.
+    async def preview(
+        self, offer: Offer, rows: EncodedRows, source: str
+    ) -> tuple[StoredAnswer, ...]:
+        """Draw and store the answers that can be drawn without enrolling; send none of them.
 
-        Nobody registers for it: to register is to be named, and whoever only looks has not agreed to that.
+        The participant does not register for a preview: registering would name a participant who
+        has not agreed.
         """
-        manifest, now = offer.manifest, self.clock.now()
-        await self.client.via.check(manifest)
-        with self.journal.hold(offer.digest):
-            joined = take_up(self.journal, offer, source, self.entropy, standing="previewed")
-            if manifest.study.protocol == "pfds" and not manifest.roster and joined.position is None:
+        study = offer.study
+        await self.client.network_path.check(study)
+        with self.journal.lock_study(offer.digest):
+            joined = record_preview(self.journal, offer, source, self.entropy)
+            has_no_position = study.seat_names is not None and joined.position is None
+            if has_no_position or self.find_preview_obstacle(offer) is not None:
                 return ()
-            if self.nothing_to_show(offer) is not None:
-                return ()
-            identity = identity_for(manifest, seed_of(self.journal, self.entropy))
-            peer = peer_of(manifest, table, identity, ticket=self._ticket(manifest, joined), position=joined.position)
-            account = Account(self.ledger, manifest.digest, joined.source, joined.recipient, joined.title)
-            looked = Preview(peer, account, self.entropy)
-            draws = looked.start(now)
-            async with self.client.apart() as apart:
-                match wire_of(manifest, joined, identity, apart, apart):
-                    case Anonymous():
-                        for letter in (await apart.board(offer.digest, 0)).letters:
-                            looked.hear(letter.payload, now)
-                    case Device() as device:
-                        for draw in draws:
-                            instance = await device.deliver(draw, None)
-                            assert instance is not None, "a device begins with a draw"
-                            looked.hear(instance, now)
-            return looked.drawn()
+            identity = self._derive_identity(study)
+            context = self._make_context(study, joined, ignore_progress)
+            ticket = self._find_ticket(study, joined)
+            peer = study.make_peer(rows, Seat(identity, ticket, joined.position))
+            preview = Preview(peer, context.account, self.entropy)
+            now = self.clock.now()
+            first = preview.start(now)
+            async with self.client.open_isolated() as isolated_client:
+                delivery = make_delivery(context, identity, isolated_client)
+                for incoming in await delivery.fetch_preview(first):
+                    preview.receive(incoming, now)
+            return preview.list_answers()
 
-    def nothing_to_show(self, offer: Offer) -> str | None:
-        """Why a preview cannot draw an answer before the participant is registered; None where it can."""
-        manifest = offer.manifest
-        is_needed = has_tokens(manifest) and manifest.study.protocol == "anonml"
-        return NOTHING_BEFORE if is_needed and credential_of(self.journal, manifest) is None else None
+    def find_preview_obstacle(self, offer: Offer) -> str | None:
+        """Return why no answer can be drawn before the participant registers; None if it can."""
+        is_missing = (
+            _needs_credential(offer.study) and find_credential(self.journal, offer.manifest) is None
+        )
+        return UNREGISTERED_PREVIEW_REASON if is_missing else None
 
-    def _ticket(self, manifest: Manifest, joined: Joined) -> bytes:
-        if not has_tokens(manifest) or manifest.study.protocol != "anonml":
+    def _find_ticket(self, study: StudyHandle, joined: JoinedStudy) -> bytes:
+        if not _needs_credential(study):
             return joined.ticket
-        credential = credential_of(self.journal, manifest)
+        credential = find_credential(self.journal, study.manifest)
         assert credential is not None, "nothing is drawn without one"
-        return ticket_of(manifest, credential)
+        return derive_ticket(study, credential)
 
-    async def take_part(self, offer: Offer, table: Columns | None, tell: Tell, role: Role = "sharer") -> Finished:
-        """Take part in a study that was agreed to, or go on with it; see `shoal.participant.runner`."""
-        with ExitStack() as stack:
-            computer = stack.enter_context(Children()) if computes(offer.manifest) else None
-            who = self.journal, self.ledger
-            return await run(*who, offer, table, self.client, self.clock, self.entropy, computer, role=role, on_progress=tell)
+    def _derive_identity(self, study: StudyHandle) -> Identity:
+        return derive_identity(study.manifest, ensure_seed(self.journal, self.entropy))
 
-    async def keep(self, offer: Offer, finished: Finished, directory: Path, tell: Tell) -> Path | None:
-        """Write what a study has come to: a holder's release, or else the model, which is waited for; None where there is none."""
-        joined = self.journal.study(offer.digest)
-        assert joined is not None, "it was taken part in"
-        if offer.manifest.study.protocol == "pfds" and joined.role == "sharer":
-            release = release_of(offer.manifest, finished.state, self.entropy)
+    def _make_context(
+        self, study: StudyHandle, joined: JoinedStudy, on_progress: ProgressCallback
+    ) -> StudyContext:
+        return StudyContext(
+            study,
+            joined,
+            self.journal,
+            self.ledger,
+            self.client,
+            self.clock,
+            self.entropy,
+            on_progress,
+        )
+
+    async def take_part(
+        self,
+        offer: Offer,
+        rows: EncodedRows | None,
+        on_progress: ProgressCallback,
+        role: Role = "sharer",
+    ) -> ParticipationResult:
+        """Take part in a study that was agreed to, or resume; see `shoal.participant.runner`.
+
+        Parameters
+        ----------
+        rows
+            The participant's data, encoded; a reader may have none.
+        """
+        study = offer.study
+        require_system(self.entropy)
+        with self.journal.lock_study(offer.digest), ExitStack() as stack:
+            joined = find_agreed(self.journal, self.ledger, offer, role)
+            computation = (
+                stack.enter_context(MPyCWorkers())
+                if study.protocol.has_joint_computations(study.study)
+                else None
+            )
+            return await run(self._make_context(study, joined, on_progress), rows, computation)
+
+    async def write_result(
+        self,
+        offer: Offer,
+        result: ParticipationResult,
+        directory: Path,
+        on_progress: ProgressCallback,
+    ) -> Path | None:
+        """Write the result of a study; return its path, or None if there is no result.
+
+        The result is the release of a PFDS holder, or else the published model, which this method
+        waits for.
+        """
+        joined = self.journal.find_study(offer.digest)
+        assert joined is not None, "the participant took part"
+        if joined.role == "sharer":
+            release = make_release(offer.study, result.state, self.entropy)
             if release is not None:
-                identity = identity_for(offer.manifest, seed_of(self.journal, self.entropy))
+                identity = self._derive_identity(offer.study)
                 return write_release(directory, release, joined.name or "holder", identity)
-        async with self.client.apart() as apart:
-            tell("waiting for the model")
-            while (heard := await self._standing(apart, offer.digest, tell)).status == "open":
-                pass
-            return write_model(directory, await apart.model(offer.digest)) if heard.status == "done" else None
+        async with self.client.open_isolated() as isolated_client:
+            on_progress("waiting for the model")
+            status = "open"
+            while status == "open":
+                page = await self._poll_status(isolated_client, offer.digest, on_progress)
+                status = page.status
+            if status != "done":
+                return None
+            return write_model(directory, await isolated_client.fetch_model(offer.digest))
 
-    async def _standing(self, apart: Client, study: str, tell: Tell) -> Letters:
-        """How the study stands, as soon as it does not go on, or after a while."""
-        return await self.client.insist(partial(apart.board, study, _LATEST, MAX_WAIT_SECONDS), partial(waits, tell))
+    async def _poll_status(
+        self, isolated_client: Client, study: str, on_progress: ProgressCallback
+    ) -> MessagePage:
+        """Return the status of the study when the study has ended, or after a while."""
+        return await self.client.retry(
+            partial(isolated_client.fetch_broadcasts, study, _MAX_NUMBER, MAX_WAIT_SECONDS),
+            partial(report_retry, on_progress),
+        )
 
 
-def _held(ledger: LedgerFile, study: str) -> list[Entry]:
-    return [entry for entry in ledger.pending() if entry.study == study and entry.state in HELD]
+def _needs_credential(study: StudyHandle) -> bool:
+    """Return whether a credential decides the participant's questions."""
+    return study.has_tokens and study.protocol.has_packets
+
+
+def _list_held(ledger: LedgerFile, study: str) -> list[LedgerEntry]:
+    return [
+        entry
+        for entry in ledger.list_pending()
+        if entry.study == study and entry.state in HELD_STATES
+    ]
 
 
 @asynccontextmanager
-async def opened(
-    path: Path, url: str, clock: Clock, entropy: Entropy, ca: Path | None = None, via: Via | None = None
-) -> AsyncIterator[Session]:
-    """A session with the coordinator at an address, reached directly or otherwise, by a participant whose ledger is in a file."""
-    async with Client(url, clock, entropy, ca=ca, via=via) as client:
+async def open_session(
+    path: Path,
+    url: str,
+    clock: Clock,
+    entropy: Entropy,
+    network_path: NetworkPath | None = None,
+) -> AsyncIterator[ParticipantSession]:
+    """Open a participant's file and a connection to the coordinator at an address.
+
+    Parameters
+    ----------
+    path
+        The file with ledger and journal.
+    network_path
+        How to reach the coordinator; None for a direct connection.
+    """
+    async with Client(url, clock, entropy, network_path=network_path) as client:
         with LedgerFile(path, clock) as ledger, Journal(path, clock) as journal:
-            yield Session(ledger, journal, client, clock, entropy)
+            yield ParticipantSession(ledger, journal, client, clock, entropy)

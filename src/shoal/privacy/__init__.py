@@ -1,1 +1,1 @@
-"""What a release costs, and who keeps count."""
+"""Privacy events, accounting and the ledger core."""

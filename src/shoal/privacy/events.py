@@ -1,7 +1,10 @@
-"""A release as frozen data: everything an accountant needs to know, and nothing about how it was computed.
+"""Frozen descriptions of one release: mechanism, parameters, unit, relation, adversary.
 
-The names of mechanisms and the meaning of fields never change once released; an unknown mechanism is refused by the
-accountant, not guessed at.
+Mechanisms make events; the accountant and the ledger read them. An event has everything that an
+accountant needs, and nothing about how the release was computed.
+
+Names of mechanisms and the meaning of fields never change after a version was published. The
+accountant rejects an unknown mechanism.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ Parameter = int | float | str
 
 
 class Unit(StrEnum):
-    """What one guarantee protects as a whole."""
+    """The unit that a guarantee protects as a whole."""
 
     PERSON = "person"
     """All rows of one person."""
@@ -30,24 +33,22 @@ class Unit(StrEnum):
 
 
 class Relation(StrEnum):
-    """Which two inputs must look alike."""
+    """The pairs of inputs that must be hard to distinguish."""
 
     REPLACE = "replace"
     """The unit's data is changed to any other value of the domain."""
     ADD_REMOVE = "add-remove"
-    """The unit's data is there, or is not there at all."""
+    """The unit's data is present or absent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a figure called epsilon speaks about; without it the figure means nothing.
+    """The unit, relation and adversary of an epsilon, which has no meaning without them.
 
     Parameters
     ----------
-    unit, relation
-        What is protected, and between which neighbours.
     adversary
-        Against whom, in words that can follow "protected against".
+        A phrase that can follow "protected against".
     """
 
     unit: Unit
@@ -71,13 +72,12 @@ class Event:
     mechanism
         Stable name, such as ``"random-response"``.
     parameters
-        What the mechanism was run with, enough to price it again.
-    scope
-        Unit, neighbouring relation, adversary.
+        Parameters of the mechanism, enough to price the release again.
     epsilon, delta
         The guarantee of this release alone, rounded up.
     rho
-        The zero-concentrated guarantee where there is one; None leaves the accountant to derive it from epsilon.
+        The zero-concentrated guarantee, if there is one; with None the accountant derives it from
+        epsilon.
     reads
         The features that the release depends on, for caps per feature.
     """
@@ -95,16 +95,18 @@ class Event:
         if not fair or (self.rho is not None and not (math.isfinite(self.rho) and self.rho > 0)):
             raise SpecError(
                 "EVENT-001",
-                f"A release of {self.mechanism} is priced at epsilon {self.epsilon}, delta {self.delta}, rho {self.rho}.",
-                why="Epsilon must be positive and finite, delta in [0, 1), and rho positive where it is given.",
+                f"A release of {self.mechanism} is priced at epsilon {self.epsilon}, delta "
+                f"{self.delta}, rho {self.rho}.",
+                why="Epsilon must be positive and finite, delta in [0, 1), and rho positive if it "
+                "is given.",
             )
 
-    def reading(self, *features: str) -> Event:
-        """The same event, marked as depending on these features."""
+    def with_reads(self, *features: str) -> Event:
+        """Return the event marked as depending on these features."""
         return replace(self, reads=tuple(sorted(features)))
 
     def to_dict(self) -> dict[str, object]:
-        """Plain data, for the ledger and for reports."""
+        """Return plain data, for the ledger and for reports."""
         return {
             "mechanism": self.mechanism,
             "parameters": dict(sorted(self.parameters.items())),

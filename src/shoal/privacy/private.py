@@ -1,4 +1,8 @@
-"""True values that must not leave the peer, wrapped so that they do not leave by accident."""
+"""`Private[T]`: a value that cannot be printed, copied or serialised.
+
+Peers wrap true values that must not leave the device, so that they do not leave by accident. Only
+the call site of a mechanism may call `Private.reveal`.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,12 @@ T = TypeVar("T")
 
 
 class Private(Generic[T]):
-    """A true value, shown by its type alone, that can be neither pickled, copied nor encoded.
+    """A true value that shows only its type and cannot be pickled, copied or encoded.
 
-    A mechanism's call site is the only place for `reveal`. Two wrappers are equal only if they are the same object,
-    so that comparing or hashing a state that holds one tells nothing about the value.
+    Two wrappers are equal only if they are the same object, so that comparing or hashing a state
+    that contains one reveals nothing about the value.
+
+    Only the call site of a mechanism may call `reveal`.
 
     Examples
     --------
@@ -30,7 +36,7 @@ class Private(Generic[T]):
         self.__value = value
 
     def reveal(self) -> T:
-        """The value itself, for a mechanism."""
+        """Return the value, for a mechanism."""
         return self.__value
 
     def __repr__(self) -> str:
@@ -41,16 +47,16 @@ class Private(Generic[T]):
         return repr(self)
 
     def __bool__(self) -> NoReturn:
-        raise self.refusal("asked whether it is true")
+        raise self.leak_error("asked whether it is true")
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise self.refusal("copied or pickled")
+        raise self.leak_error("copied or pickled")
 
-    def refusal(self, deed: str) -> LocalProtocolError:
-        """The error of a call site that would let the value out."""
+    def leak_error(self, action: str) -> LocalProtocolError:
+        """Return the error of a call site that would leak the value."""
         return LocalProtocolError(
             "PRIVATE-001",
-            f"A {self!r} was about to be {deed}.",
-            why="It holds a true value that must not leave the peer.",
-            fix="Call reveal() where a mechanism takes it, and pass on what the mechanism returns.",
+            f"A {self!r} was about to be {action}.",
+            why="It contains a true value that must not leave the peer.",
+            fix="Call reveal() only to pass the value to a mechanism; send the mechanism's output.",
         )

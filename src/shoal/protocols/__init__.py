@@ -1,1 +1,1 @@
-"""Protocols as pure state machines, and the contract that they share with whatever drives them."""
+"""Protocols as pure state machines, and the contract between a protocol and its driver."""

@@ -1,33 +1,36 @@
-"""What a state machine is given, and what it asks to have done: the whole vocabulary between a protocol and its driver.
+"""Inputs given to a machine and effects requested from its driver.
 
-========================  ===================================================================================
-given to a machine        meaning
-========================  ===================================================================================
-``Started``               the driver runs; given once, and again if a machine went down before it was saved
-``Received``              a message of this protocol and this study
-``Tick``                  a moment asked for by ``WakeAt`` has come
-``Granted``               (peer) the ledger has reserved the cost of a question: draw the answer now
-``Answered``              (peer) the ledger holds the answer to a question, drawn just now or before, and it is sent
-``Refused``               (peer) the ledger does not allow the question, or does not let its answer leave
-``Emitted``               (peer) a joint computation has something for another party: seal it and send it
-``Computed``              (peer) a joint computation is done, with what this party learns
-``Broken``                (peer) a joint computation broke off and will not be resumed
-========================  ===================================================================================
+They are the whole interface between a protocol and its driver.
 
-========================  ===================================================================================
-asked of the driver       meaning
-========================  ===================================================================================
-``Send``                  send a message; a peer's carries nothing private
-``Spend``                 (peer) ask the ledger to reserve the cost of a question, before anything is drawn
-``Release``               (peer) store the drawn answer with its ledger entry, then send it until acknowledged
-``Compute``               (peer) run a joint computation with other peers
-``Feed``                  (peer) give it what another party's computation has sent
-``WakeAt``                give a ``Tick`` at this time or soon after
-``Finish``                the result
-``Abort``                 why there is none; nothing more is given, and what has not left does not leave
-========================  ===================================================================================
+============  =====================================================================================
+input         meaning
+============  =====================================================================================
+``Started``   the driver has started; repeated if the machine crashed before its state was saved
+``Received``  a message of this protocol and this study
+``Tick``      a time requested by ``WakeAt`` has been reached
+``Granted``   (peer) the ledger has reserved the cost of a question: draw the answer now
+``Answered``  (peer) the answer to a question is stored, drawn now or earlier; the driver sends it
+``Refused``   (peer) the ledger does not allow the question, or its answer may not be sent
+``Emitted``   (peer) a joint computation has a payload for another party: seal it and send it
+``Computed``  (peer) a joint computation has finished, with this party's result
+``Broken``    (peer) a joint computation failed and will not be resumed
+============  =====================================================================================
 
-A new kind of work is a new effect and a new input. A driver fails on an effect that it does not know.
+============  =====================================================================================
+effect        meaning
+============  =====================================================================================
+``Send``      send a message; a message of a peer contains nothing private
+``Spend``     (peer) ask the ledger to reserve the cost of a question, before anything is drawn
+``Release``   (peer) store the drawn answer with its ledger entry, then send it until acknowledged
+``Compute``   (peer) run a joint computation with other peers
+``Feed``      (peer) give it a payload from another party's computation
+``WakeAt``    give a ``Tick`` at this time or soon after
+``Finish``    the result
+``Abort``     the reason for ending without one; no more inputs, and unsent messages are dropped
+============  =====================================================================================
+
+A new kind of work is a new effect and a new input. A driver fails on an effect that it does not
+know.
 """
 
 from __future__ import annotations
@@ -41,23 +44,26 @@ from shoal.messages.base import Message
 from shoal.privacy.events import Event
 
 Program = Literal["argmax", "select"]
-"""What peers may compute jointly; ``shoal.protocols.joint.computing`` says what each is."""
+"""Joint computations of peers; ``shoal.protocols.mpc.computer`` defines each."""
 
 AGGREGATOR = "aggregator"
-"""The name under which every peer knows the other side."""
+"""The name of the aggregator."""
 
 EVERYONE = "*"
-"""All peers: a message that is published, and is the same for each."""
+"""The recipient of a message that is published to all peers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The driver has started the machine."""
+    """The start of the machine by its driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message arrived. The sender is a name of the roster, or, where the message is anonymous, made up for this delivery alone."""
+    """A received message.
+
+    The sender is a name of the roster; for an anonymous message, a name made up for this delivery.
+    """
 
     sender: str
     message: Message
@@ -65,19 +71,22 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A moment asked for has come."""
+    """The time requested by a `WakeAt`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The cost of a question is reserved, and no answer to it is stored."""
+    """A question with a reserved cost and without a stored answer."""
 
     question: str
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """An answer to the question is stored; this is it, and the driver sends its bytes, whether or not they were sent before."""
+    """The stored answer to a question.
+
+    The driver sends its bytes, whether or not they were sent before.
+    """
 
     question: str
     message: Message
@@ -85,7 +94,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The ledger does not allow the question; or it holds the answer, and does not let it leave."""
+    """A question that the ledger does not allow, or an answer that may not be sent."""
 
     question: str
     error: ShoalError
@@ -93,7 +102,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """A joint computation has something for another party, which must be sealed for it: shares are in it."""
+    """A payload of a joint computation for another party.
+
+    It contains shares and must be sealed for that party.
+    """
 
     task: str
     to: int
@@ -102,7 +114,7 @@ class Emitted:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A joint computation has come to its end; this is what the party learns."""
+    """The end of a joint computation, with the result of this party."""
 
     task: str
     result: tuple[int, ...]
@@ -110,9 +122,10 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A joint computation broke off: its process died, another party sent what cannot be used, or this machine went down meanwhile.
+    """The failure of a joint computation.
 
-    Which party that was, counted as in `Feed`, is in ``party``.
+    Its process died, another party sent unusable data, or this machine crashed during it.
+    ``party`` is the party at fault, counted as in `Feed`, if it is known.
     """
 
     task: str
@@ -120,15 +133,18 @@ class Broken:
     party: int | None = None
 
 
-Progress = Emitted | Computed | Broken
-"""What a machine hears of a joint computation."""
+ComputationInput = Emitted | Computed | Broken
+"""Inputs from a joint computation."""
 
-Input = Started | Received | Tick | Granted | Answered | Refused | Progress
+Input = Started | Received | Tick | Granted | Answered | Refused | ComputationInput
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a message until it is acknowledged. A peer's may carry nothing private; an aggregator may pass on what it was given."""
+    """A request to send a message until it is acknowledged.
+
+    A peer's message may contain nothing private; an aggregator may forward what it received.
+    """
 
     to: str
     message: Message
@@ -136,7 +152,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """Reserve the cost of answering a question. The question's name is unique in the study, and comes from the study."""
+    """A request to reserve the cost of answering a question.
+
+    The name of the question is unique in the study and is defined by it.
+    """
 
     question: str
     event: Event
@@ -144,7 +163,7 @@ class Spend:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Store a drawn answer, then send it to the aggregator until it is acknowledged."""
+    """A request to store a drawn answer and to send it until it is acknowledged."""
 
     question: str
     message: Message
@@ -153,14 +172,18 @@ class Release:
         if not self.message.spends:
             raise LocalProtocolError(
                 "PROTO-001",
-                f"A {self.message.type_name} was to be released, but its class does not say that it spends.",
-                fix="Set spends = True on the message, or Send it if nothing private is in it.",
+                f"A machine released a {self.message.type_name}, but its class does not set "
+                "spends.",
+                fix="Set spends = True on the message, or Send it if it contains nothing private.",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Run a joint computation among the parties 0 to ``n_parties - 1``. A task's name is unique in the study and the same for all."""
+    """A request to run a joint computation among the parties 0 to ``n_parties - 1``.
+
+    The name of the task is unique in the study and the same for all parties.
+    """
 
     task: str
     program: Program
@@ -171,7 +194,10 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Give a joint computation what another party's has emitted for this one, in the order in which it was emitted."""
+    """A request to give a joint computation the next payload of another party.
+
+    Payloads of one party are given in the order in which they were emitted.
+    """
 
     task: str
     sender: int
@@ -180,21 +206,24 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Give a `Tick` at this time or soon after."""
+    """A request for a `Tick` at this time or soon after."""
 
     when: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The machine's work is done. It may still be given messages, and must bear them."""
+    """The result of a machine. It may still receive messages, and must accept them."""
 
     result: object
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """The machine gives up: it is given nothing more, and what it has not sent yet does not leave."""
+    """The end of a machine without a result.
+
+    It receives no more inputs, and its unsent messages are dropped.
+    """
 
     error: ShoalError
 

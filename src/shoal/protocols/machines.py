@@ -1,6 +1,10 @@
-"""A peer and an aggregator as pure state machines; ``base`` says what they and their driver owe each other."""
+"""Base classes Peer and Aggregator.
 
-# A hook is given all that a protocol might need; its default here needs nothing.
+Each protocol derives its peer and its aggregator from them; ``base`` has the contract with the
+driver. `Peer` fixes the order of ledger and draw: a protocol implements hooks and cannot change it.
+"""
+
+# A hook receives everything that a protocol might need; the default hooks here need nothing.
 
 from __future__ import annotations
 
@@ -19,12 +23,12 @@ from shoal.protocols.effects import (
     Abort,
     Answered,
     Broken,
+    ComputationInput,
     Computed,
     Effect,
     Emitted,
     Granted,
     Input,
-    Progress,
     Received,
     Release,
     Spend,
@@ -44,78 +48,93 @@ def _from_microseconds(value: object) -> object:
     try:
         return _EPOCH + value * _MICROSECOND
     except OverflowError:
-        raise ValueError("a moment beyond the calendar") from None
+        raise ValueError("a time outside the calendar") from None
 
 
 Moment = Annotated[
-    AwareDatetime, BeforeValidator(_from_microseconds), PlainSerializer(lambda when: (when - _EPOCH) // _MICROSECOND, return_type=int)
+    AwareDatetime,
+    BeforeValidator(_from_microseconds),
+    PlainSerializer(lambda when: (when - _EPOCH) // _MICROSECOND, return_type=int),
 ]
-"""A time in a state, such as a deadline; it is saved as microseconds since 1970."""
+"""A time in a state, such as a deadline; saved as microseconds since 1970."""
 
 
 class Machine(ABC, Generic[State]):
-    """One side of a protocol. Its state is a `Record`, so that a driver can save it: ``codec.dump`` and ``codec.load``.
+    """One side of a protocol.
+
+    Its state is a `Record`, which a driver saves and loads with ``codec.dump`` and ``codec.load``.
 
     Attributes
     ----------
     messages
         All messages of the protocol.
     study
-        Digest of the manifest; a message that carries another one never reaches the machine.
+        Digest of the manifest; the driver rejects messages with another digest.
     """
 
     messages: ClassVar[Registry]
     study: bytes
 
     @abstractmethod
-    def initial(self) -> State:
-        """The state before anything has happened."""
+    def initial_state(self) -> State:
+        """Return the state before the first input."""
 
     @abstractmethod
-    def step(self, state: State, given: Input, now: datetime, entropy: Entropy) -> tuple[State, Effects]:
-        """The state after one input, and what is to be done."""
+    def step(
+        self, state: State, given: Input, now: datetime, entropy: Entropy
+    ) -> tuple[State, Effects]:
+        """Return the state after one input, and the effects."""
 
 
 class Aggregator(Machine[State]):
-    """The untrusted side: asks, collects and learns. It is given each submission once, and need not remember which it has seen."""
+    """The untrusted side: asks, collects and learns.
 
-    def step(self, state: State, given: Input, now: datetime, entropy: Entropy) -> tuple[State, Effects]:
+    It receives each submission once and need not remember which ones it has seen.
+    """
+
+    def step(
+        self, state: State, given: Input, now: datetime, entropy: Entropy
+    ) -> tuple[State, Effects]:
         match given:
             case Started():
-                return self.started(state, now, entropy)
+                return self.on_start(state, now, entropy)
             case Received(sender, message):
-                return self.received(state, sender, message, now, entropy)
+                return self.on_message(state, sender, message, now, entropy)
             case Tick():
-                return self.ticked(state, now, entropy)
+                return self.on_tick(state, now, entropy)
             case _:
                 raise LocalProtocolError(
-                    "PROTO-001", f"An aggregator was given {type(given).__name__}; it neither has a ledger nor computes."
+                    "PROTO-001",
+                    f"An aggregator was given {type(given).__name__}, an input for peers.",
                 )
 
     @abstractmethod
-    def started(self, state: State, now: datetime, entropy: Entropy) -> tuple[State, Effects]:
-        """Begin: ask the first questions, or wait to be asked."""
+    def on_start(self, state: State, now: datetime, entropy: Entropy) -> tuple[State, Effects]:
+        """Start: ask the first questions, or wait for messages."""
 
     @abstractmethod
-    def received(self, state: State, sender: str, message: Message, now: datetime, entropy: Entropy) -> tuple[State, Effects]:
-        """Take a message from a peer, which may lie, repeat itself or be late."""
+    def on_message(
+        self, state: State, sender: str, message: Message, now: datetime, entropy: Entropy
+    ) -> tuple[State, Effects]:
+        """Handle a message from a peer, which may be false, repeated or late."""
 
-    def ticked(self, state: State, now: datetime, entropy: Entropy) -> tuple[State, Effects]:
-        """A moment has come; compare ``now`` with what is waited for."""
+    def on_tick(self, state: State, now: datetime, entropy: Entropy) -> tuple[State, Effects]:
+        """Handle a tick; compare ``now`` with the deadlines in the state."""
         return state, ()
 
 
 class PeerState(Record):
-    """What every peer remembers: which questions it has put to its ledger, and which it has answered; both in order.
+    """The state of every peer: the questions that it asked its ledger, and those it answered.
 
-    This spares the ledger repeated requests; the ledger remains the authority when a state is lost.
+    Both are sorted. They save repeated requests to the ledger; the ledger remains the authority if
+    a state is lost.
     """
 
     asked: tuple[str, ...] = ()
     answered: tuple[str, ...] = ()
 
     def has_answered(self, question: str) -> bool:
-        """Whether the answer is stored."""
+        """Return whether the answer is stored."""
         return question in self.answered
 
 
@@ -123,72 +142,119 @@ P = TypeVar("P", bound=PeerState)
 
 
 class Peer(Machine[P]):
-    """The side that holds data. A protocol fills in `price`, `answer` and what to do with messages; the order of things is fixed here."""
+    """The side that holds data.
+
+    A protocol implements `price`, `answer` and `on_message`. This class fixes the order in which
+    they are called.
+    """
 
     def step(self, state: P, given: Input, now: datetime, entropy: Entropy) -> tuple[P, Effects]:
         match given:
             case Started():
-                return self.started(state, now, entropy)
+                return self.on_start(state, now, entropy)
             case Received(sender, message):
                 if sender != AGGREGATOR:
-                    raise RemoteProtocolError("PROTO-003", f"A peer received a {message.type_name} from {sender}, not from the aggregator.")
-                return self.received(state, message, now, entropy)
+                    raise RemoteProtocolError(
+                        "PROTO-003",
+                        f"A peer received a {message.type_name} from {sender}, not from the "
+                        "aggregator.",
+                    )
+                return self.on_message(state, message, now, entropy)
             case Tick():
-                return self.ticked(state, now, entropy)
+                return self.on_tick(state, now, entropy)
             case Granted(question):
                 if question not in state.asked or state.has_answered(question):
-                    raise LocalProtocolError("PROTO-001", f"Question {question} was granted, but it is not open.")
+                    raise LocalProtocolError(
+                        "PROTO-001",
+                        f"Question {question} was granted, but the peer has not asked it.",
+                    )
                 return state, (Release(question, self.answer(state, question, entropy)),)
             case Answered(question, stored):
-                return self.released(state.replace(answered=tuple(sorted({*state.answered, question}))), question, stored)
+                return self.on_answer_stored(
+                    state.replace(answered=tuple(sorted({*state.answered, question}))),
+                    question,
+                    stored,
+                )
             case Emitted() | Computed() | Broken():
-                return self.computing(state, given, now, entropy)
-        asked, answered = (tuple(name for name in names if name != given.question) for names in (state.asked, state.answered))
-        return self.refused(state.replace(asked=asked, answered=answered), given.question, given.error)
+                return self.on_computation(state, given, now, entropy)
+        asked, answered = (
+            tuple(name for name in names if name != given.question)
+            for names in (state.asked, state.answered)
+        )
+        return self.on_refusal(
+            state.replace(asked=asked, answered=answered), given.question, given.error
+        )
 
     def ask(self, state: P, question: str) -> tuple[P, Effects]:
-        """Put a question to the ledger, unless that was done before. The way to meet a request, however often it comes."""
+        """Ask the ledger for a question, unless the peer did so before.
+
+        A request of the aggregator is handled by this method, however often it is repeated.
+        """
         if question in state.asked:
             return state, ()
-        return state.replace(asked=tuple(sorted({*state.asked, question}))), (Spend(question, self.price(question)),)
+        return state.replace(asked=tuple(sorted({*state.asked, question}))), (
+            Spend(question, self.price(question)),
+        )
 
     @abstractmethod
     def price(self, question: str) -> Event:
-        """What an answer costs, by the study alone; raises `unpriced` for what the study does not ask."""
+        """Return the cost of an answer, computed from the study alone.
+
+        Raise `unpriced_question_error` for a question that is not part of the study.
+        """
 
     @abstractmethod
     def answer(self, state: P, question: str, entropy: Entropy) -> Message:
-        """Draw the answer: the one place where private values meet a mechanism. All that could be wrong was checked in `received`."""
+        """Draw the answer: the only method that applies a mechanism to private values.
+
+        `on_message` has checked everything that could be wrong.
+        """
 
     @abstractmethod
-    def received(self, state: P, message: Message, now: datetime, entropy: Entropy) -> tuple[P, Effects]:
-        """Take a message from the aggregator, which is not trusted: the one place to check it, and to blame its sender."""
+    def on_message(
+        self, state: P, message: Message, now: datetime, entropy: Entropy
+    ) -> tuple[P, Effects]:
+        """Handle a message from the aggregator, which is not trusted.
 
-    def started(self, state: P, now: datetime, entropy: Entropy) -> tuple[P, Effects]:
-        """Begin: ask for work, or wait for it."""
+        This is the only method that may check a message and blame its sender.
+        """
+
+    def on_start(self, state: P, now: datetime, entropy: Entropy) -> tuple[P, Effects]:
+        """Start: ask for work, or wait for it."""
         return state, ()
 
-    def ticked(self, state: P, now: datetime, entropy: Entropy) -> tuple[P, Effects]:
-        """A moment has come."""
+    def on_tick(self, state: P, now: datetime, entropy: Entropy) -> tuple[P, Effects]:
+        """Handle a tick."""
         return state, ()
 
-    def released(self, state: P, question: str, message: Message) -> tuple[P, Effects]:
-        """Go on once an answer is stored, drawn just now or before a restart; it must not matter which. Nobody may be blamed any more."""
+    def on_answer_stored(self, state: P, question: str, message: Message) -> tuple[P, Effects]:
+        """Continue after an answer is stored, whether drawn now or before a restart.
+
+        The result must be the same in both cases. The hook may not blame anyone.
+        """
         return state, ()
 
-    def refused(self, state: P, question: str, error: ShoalError) -> tuple[P, Effects]:
-        """Go on, or give up, without the answer. The question is open again: it may be asked anew, in a later period say."""
+    def on_refusal(self, state: P, question: str, error: ShoalError) -> tuple[P, Effects]:
+        """Continue or abort without the answer.
+
+        The question is open again: the peer may ask it later, for example in the next period.
+        """
         return state, (Abort(error),)
 
-    def computing(self, state: P, given: Progress, now: datetime, entropy: Entropy) -> tuple[P, Effects]:
-        """Go on with a joint computation, or without it. It may be one that the peer has forgotten."""
-        raise LocalProtocolError("PROTO-001", f"A peer that asks for no computation was given {type(given).__name__}.")
+    def on_computation(
+        self, state: P, given: ComputationInput, now: datetime, entropy: Entropy
+    ) -> tuple[P, Effects]:
+        """Handle the input of a joint computation, which the peer may have forgotten."""
+        raise LocalProtocolError(
+            "PROTO-001",
+            f"A peer without joint computations was given {type(given).__name__}.",
+        )
 
 
-def unpriced(question: str) -> RemoteProtocolError:
-    """The refusal of a question that the study does not contain; a peer's `Peer.price` raises it."""
+def unpriced_question_error(question: str) -> RemoteProtocolError:
+    """Return the error that `Peer.price` raises for a question outside the study."""
     return RemoteProtocolError(
         "PROTO-002",
-        f"The aggregator asks {question!r:.80}, which is not part of the study.",
-        why="What the study does not name cannot be priced, and is not answered.",
+        f"The aggregator asked {question!r:.80}, which is not part of the study.",
+        why="A peer prices questions from the study and does not answer others.",
     )

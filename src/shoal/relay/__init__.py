@@ -1,1 +1,5 @@
-"""The oblivious relay, for a third party to run: it knows from where packets come and not what is in them; the coordinator, the reverse."""
+"""The OHTTP relay: it sees who sends packets but not their content.
+
+The coordinator sees the content but not who sends. Another party than the coordinator's operator
+must run the relay.
+"""

@@ -1,183 +1,220 @@
-"""A relay as an ASGI application.
+"""ASGI application of a relay.
 
-=========================  ==========================================================  ===================================================
-POST /v1/requests          a sealed request                                            200, the gateway's sealed answer, at once
-POST /v1/packets/{digest}  a sealed packet of a study                                  202, once it is on the disk
-GET /v1/relaying           JSON: where it relays to, and the studies that it serves    200
-GET /v1/ohttp-keys         the gateway's key                                           200, the same for everyone
-GET /healthz               whether the process answers                                 200
-=========================  ==========================================================  ===================================================
+``POST /v1/requests``
+    A sealed request. Response 200: the gateway's sealed response, immediately.
+``POST /v1/packets/{digest}``
+    A sealed packet of a study. Response 202, when it is on disk.
+``GET /v1/relaying``
+    JSON: the coordinator's address and the studies that the relay serves.
+``GET /v1/ohttp-keys``
+    The gateway's key, the same for everyone.
+``GET /healthz``
+    Answers if the process runs.
 
-Nothing of who asks is passed on or written: not the address, not the time, not the order, not a header. In memory it is counted how many
-packets of the open window have come from an address, so that nobody alone can fill the spool.
+Nothing about a sender is passed on or written: not the address, the time, the order or a header.
+Packets of the open window are counted by address, in memory, so that no single sender can fill the
+spool.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from datetime import datetime, timedelta
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shoal.clock import Clock
 from shoal.errors import RemoteProtocolError, TransportError
-from shoal.relay.following import Followed, Following
-from shoal.relay.remote import RefusedError, Remote
-from shoal.relay.spool import Kept, Sealed, Spool
+from shoal.relay.client import CoordinatorClient
+from shoal.relay.spool import SealedPacket, Spool, SpoolOutcome
+from shoal.relay.studies import StudyTracker, TrackedStudy
 from shoal.transport import bhttp, ohttp
-from shoal.transport.batching import Batched
-from shoal.transport.forms import Relaying, to_json
-from shoal.transport.problems import Guard, RequestError, not_here
-from shoal.transport.reading import body_of, body_up_to, check_type, digest_of, query_of
-from shoal.transport.routes import JSON, KEYS, OPENED, PACKETS, RELAYING, REQUESTS, SEALED
+from shoal.transport.api import (
+    JSON,
+    KEYS,
+    OHTTP_REQUEST,
+    OHTTP_RESPONSE,
+    PACKETS,
+    RELAYING,
+    REQUESTS,
+    RelayedStudies,
+    to_json,
+)
+from shoal.transport.batching import CallBatcher
+from shoal.transport.client import RefusedError
+from shoal.transport.requests import (
+    ErrorMiddleware,
+    RequestError,
+    check_content_type,
+    make_router,
+    read_body,
+    read_body_up_to,
+    read_digest,
+    read_query,
+)
 
 MAX_SEALED_BYTES = bhttp.MAX_MESSAGE_BYTES + ohttp.REQUEST_OVERHEAD
-MOST_AT_ONCE = 1_000
-KEPT_FOR = timedelta(minutes=10)
-"""How long the gateway's key is told as it was fetched."""
-
-Answering = Callable[[Request], Awaitable[Response]]
+MAX_BATCH_SIZE = 1_000
+KEY_CACHE_TIME = timedelta(minutes=10)
+"""How long the gateway's key is cached."""
 
 
-class Desk:
-    """What each route of a relay does.
+class RelayHandlers:
+    """The request handlers of a relay.
 
     Parameters
     ----------
-    following, remote, spool, clock
-        The studies, the coordinator, the packets, and the time.
     executor
-        Where packets are written.
+        Writes packets to the spool.
     sees_senders
-        Whether requests come from their senders' addresses: they do not where something else stands in front.
+        Whether connections come from the addresses of the senders; not behind a proxy.
     """
 
     def __init__(
-        self, following: Following, remote: Remote, spool: Spool, clock: Clock, executor: Executor, *, sees_senders: bool = True
+        self,
+        tracker: StudyTracker,
+        client: CoordinatorClient,
+        spool: Spool,
+        clock: Clock,
+        executor: Executor,
+        *,
+        sees_senders: bool = True,
     ) -> None:
-        self._following, self._remote, self._clock, self._sees_senders = following, remote, clock, sees_senders
-        self._put: Batched[Sealed, Kept] = Batched(spool.put, executor, MOST_AT_ONCE)
+        self._tracker, self._client, self._clock, self._sees_senders = (
+            tracker,
+            client,
+            clock,
+            sees_senders,
+        )
+        self._put: CallBatcher[SealedPacket, SpoolOutcome] = CallBatcher(
+            spool.put, executor, MAX_BATCH_SIZE
+        )
         self._keys, self._keys_until = b"", datetime.min.replace(tzinfo=clock.now().tzinfo)
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """Answer those now who wait for the coordinator's answer: they come again."""
+        """Answer requests that wait for the coordinator; the clients repeat them."""
         self._stopping.set()
 
-    async def request(self, request: Request) -> Response:
-        """Pass a sealed request on, and its answer back."""
-        query_of(request)
-        check_type(request, SEALED)
+    async def forward_request(self, request: Request) -> Response:
+        """Forward a sealed request, and return its sealed response."""
+        read_query(request)
+        check_content_type(request, OHTTP_REQUEST)
         try:
-            return Response(await self._forwarded(await body_of(request, MAX_SEALED_BYTES)), media_type=OPENED)
+            return Response(
+                await self._forward_until_stop(await read_body(request, MAX_SEALED_BYTES)),
+                media_type=OHTTP_RESPONSE,
+            )
         except RefusedError as error:
             raise RemoteProtocolError(error.code, error.what) from None
 
-    async def _forwarded(self, sealed: bytes) -> bytes:
-        """The coordinator's answer, unless the relay stops before it comes."""
-        answer, stopping = asyncio.ensure_future(self._remote.forward(sealed)), asyncio.ensure_future(self._stopping.wait())
+    async def _forward_until_stop(self, sealed: bytes) -> bytes:
+        """Return the coordinator's response; raise ``HOST-004`` if the relay stops first."""
+        response, stopping = (
+            asyncio.ensure_future(self._client.forward_request(sealed)),
+            asyncio.ensure_future(self._stopping.wait()),
+        )
         try:
-            await asyncio.wait((answer, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
-                raise TransportError("HOST-004", "The relay stops.")
-            return answer.result()
+            await asyncio.wait((response, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not response.done():
+                raise TransportError("HOST-004", "The relay is stopping.")
+            return response.result()
         finally:
-            answer.cancel()
+            response.cancel()
             stopping.cancel()
 
-    async def packet(self, request: Request) -> Response:
-        """Keep a sealed packet."""
-        query_of(request)
-        digest = digest_of(request)
-        study = self._served().get(digest)
+    async def accept_packet(self, request: Request) -> Response:
+        """Store a sealed packet."""
+        read_query(request)
+        digest = read_digest(request)
+        study = self._get_studies().get(digest)
         if study is None:
-            raise RequestError(404, "RELAY-001", "This relay does not serve that study.", fix="See /v1/relaying for those that it serves.")
-        check_type(request, SEALED)
-        body = await body_up_to(request, study.sealed_size)
+            raise RequestError(
+                404,
+                "RELAY-001",
+                "This relay does not serve that study.",
+                fix="GET /v1/relaying lists the studies that it serves.",
+            )
+        check_content_type(request, OHTTP_REQUEST)
+        body = await read_body_up_to(request, study.sealed_size)
         if len(body) != study.sealed_size:
-            what = f"A sealed packet of this study has {study.sealed_size} bytes, and this one has not."
-            # The rest of one that is too long is not read, and so the connection cannot be used again.
+            what = (
+                f"The sealed packet does not have the {study.sealed_size} bytes of this study's "
+                "packets."
+            )
+            # A body that is too long is not read to its end, so the connection cannot be reused.
             raise RequestError(400, "RELAY-001", what, headers={"connection": "close"})
-        if await self._keep(study, body, request) == "full":
-            raise TransportError("HOST-004", "There is no room for more packets of this study.")
+        if await self._spool_packet(study, body, request) == "full":
+            raise TransportError(
+                "HOST-004", "The relay has no room for more packets of this study."
+            )
         return Response(status_code=202)
 
-    async def _keep(self, study: Followed, body: bytes, request: Request) -> Kept:
-        phase = study.phase_at(self._clock.now())
-        sealed = Sealed(study.digest, phase, body, study.most_packets)
+    async def _spool_packet(
+        self, study: TrackedStudy, body: bytes, request: Request
+    ) -> SpoolOutcome:
+        phase = study.find_phase(self._clock.now())
+        sealed = SealedPacket(study.digest, phase, body, study.max_packets)
         if not self._sees_senders or request.client is None:
             return await self._put(sealed)
         address = request.client.host
-        if not study.senders.admit(phase, address, study.n_expected):
+        if not study.sender_quota.admit(phase, address, study.n_expected):
             return "full"
-        kept: Kept = "full"
+        kept: SpoolOutcome = "full"
         try:
             kept = await self._put(sealed)
         finally:
             if kept != "kept":
-                study.senders.take_back(phase, address)
+                study.sender_quota.refund(phase, address)
         return kept
 
-    def _served(self) -> dict[str, Followed]:
-        """What is served; ``HOST-004`` before that is known."""
-        if not self._following.has_looked:
-            raise TransportError("HOST-004", "The coordinator has not told yet which studies there are.")
-        return self._following.served
+    def _get_studies(self) -> dict[str, TrackedStudy]:
+        """Return the tracked studies; raise ``HOST-004`` before the first poll."""
+        if not self._tracker.has_polled:
+            raise TransportError("HOST-004", "The relay has not received the list of studies yet.")
+        return self._tracker.studies
 
-    async def relaying(self, request: Request) -> Response:
-        """What is served."""
-        query_of(request)
-        studies = {digest: study.size for digest, study in sorted(self._served().items())}
-        return Response(to_json(Relaying(to=self._remote.url, studies=studies)), media_type=JSON)
+    async def list_studies(self, request: Request) -> Response:
+        """Return the studies that the relay serves."""
+        read_query(request)
+        studies = {digest: study.size for digest, study in sorted(self._get_studies().items())}
+        return Response(
+            to_json(RelayedStudies(to=self._client.url, studies=studies)), media_type=JSON
+        )
 
-    async def keys(self, request: Request) -> Response:
-        """The gateway's key. Everyone is told the same one."""
-        query_of(request)
+    async def serve_keys(self, request: Request) -> Response:
+        """Return the gateway's key, the same for everyone."""
+        read_query(request)
         if self._clock.now() >= self._keys_until:
-            self._keys = await self._remote.keys()
-            self._keys_until = self._clock.now() + KEPT_FOR
-        return Response(self._keys, media_type=ohttp.KEYS)
+            self._keys = await self._client.fetch_keys()
+            self._keys_until = self._clock.now() + KEY_CACHE_TIME
+        return Response(self._keys, media_type=ohttp.KEYS_CONTENT_TYPE)
 
-    async def healthz(self, request: Request) -> Response:
-        """Whether the process answers."""
-        query_of(request)
+    async def report_health(self, request: Request) -> Response:
+        """Answer if the process runs."""
+        read_query(request)
         return Response(b'{"status": "ok"}', media_type=JSON)
 
 
-def make_app(desk: Desk) -> ASGIApp:
-    """The application of a relay."""
-    ways = {
-        REQUESTS: ("POST", desk.request),
-        f"{PACKETS}/{{digest}}": ("POST", desk.packet),
-        RELAYING: ("GET", desk.relaying),
-        KEYS: ("GET", desk.keys),
-        "/healthz": ("GET", desk.healthz),
-    }
-    routes = [Route(path, _Path(method, answer)) for path, (method, answer) in ways.items()]
-    return Guard(_Unreachable(Router(routes, redirect_slashes=False, default=_nowhere)), "relay")
+def make_app(handlers: RelayHandlers) -> ASGIApp:
+    """Return the application of a relay."""
+    router = make_router(
+        {
+            REQUESTS: {"POST": handlers.forward_request},
+            f"{PACKETS}/{{digest}}": {"POST": handlers.accept_packet},
+            RELAYING: {"GET": handlers.list_studies},
+            KEYS: {"GET": handlers.serve_keys},
+            "/healthz": {"GET": handlers.report_health},
+        }
+    )
+    return ErrorMiddleware(_UnavailableMiddleware(router), "relay")
 
 
-class _Path:
-    """The one method of a path."""
-
-    def __init__(self, method: str, answer: Answering) -> None:
-        self._method, self._answer = method, answer
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] != self._method:
-            fix = f"It takes {self._method}."
-            raise RequestError(405, "HOST-006", "This route does not take that method.", fix=fix, headers={"allow": self._method})
-        answer = await self._answer(Request(scope, receive))
-        await answer(scope, receive, send)
-
-
-class _Unreachable:
-    """Where the coordinator does not answer, the relay cannot do what it is asked now: 503."""
+class _UnavailableMiddleware:
+    """Answer 503 if the coordinator does not answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -187,7 +224,3 @@ class _Unreachable:
             await self._app(scope, receive, send)
         except TransportError as error:
             raise TransportError("HOST-004", error.what) from None
-
-
-async def _nowhere(*_: object) -> None:
-    raise not_here("There is nothing under this path.")

@@ -1,365 +1,524 @@
-"""The spool: sealed packets on the disk, from when their senders are told that they are there until the coordinator has them.
+"""The spool: sealed packets on disk until the coordinator has received them.
 
-========  ===============================================================================================================
-waiting   came, and is not part of a batch yet
-parted    belongs to a batch: which part of it, it was told by the one shuffle of that batch. A part is sent again, after a
-          crash too, until it is answered
-shown     was in a part that was answered. Refused, it waits, and may go again; acknowledged, or found to be rubbish, it is
-          deleted and overwritten in the file, but for its digest
-gone      too late to count: deleted, digest and all
-========  ===============================================================================================================
+The relay's handlers put packets in; `BatchReleaser` makes batches and deletes what was delivered.
+A packet is in one of four states:
 
-What is shown can make no second batch large enough: a coordinator that refuses a batch, or has all of it sent again, would get the same
-with one packet more, and so would know whose that is. Therefore digests stay until their phase is over: a packet that comes again is known.
+waiting
+    Received, and not part of a batch yet.
+assigned
+    Part of a batch. One shuffle of the batch has decided in which part of it the packet is sent.
+    The relay resends a part, also after a crash, until the coordinator answers.
+shown
+    Was in a part that the coordinator has answered. If the coordinator refused the part, the packet
+    waits and may be sent again. If it acknowledged the packet, or found it invalid, the packet is
+    deleted and overwritten in the file; its digest stays.
+deleted
+    Too late to count: deleted together with its digest.
 
-What a row says is in ``spool.sql``. A row's place is drawn at random, but a page has its rows also in the order in which they were written;
-`Spool.tidy` writes the file anew in the order of places, and empties SQLite's log. It is called soon after packets came.
+A change must keep: shown packets never count towards the minimum size of another batch. A
+coordinator could otherwise refuse a batch, or request all of it again, get the same packets with
+one more, and so learn who sent that packet. Digests therefore stay until their phase is over: the
+spool recognises a packet that arrives again.
+
+``spool.sql`` describes the columns. The primary key (``place``) of a row is random, but a page also
+keeps the order in which its rows were written. `Spool.rewrite_sorted` rewrites the file in the
+order of keys and empties SQLite's log; the relay calls it soon after packets arrive.
 """
 
 from __future__ import annotations
 
 import hashlib
+import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from importlib.resources import files
 from pathlib import Path
 from sqlite3 import Connection
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
+from shoal.clock import from_milliseconds, to_milliseconds
 from shoal.entropy import Entropy
-from shoal.relay.spool_file import in_sentences, open_file, transaction
-from shoal.study.anonymity import Window
-from shoal.transport.batches import even_parts
+from shoal.errors import StoreError
+from shoal.sqlite import DatabaseErrors, connect, name_error, open_database, transaction
+from shoal.study.delivery import PhaseWindow
+from shoal.text import escape_text
+from shoal.transport.packets import split_evenly
 
 T = TypeVar("T")
 
-Kept = Literal["kept", "repeated", "full"]
-"""What became of a packet: it is on the disk; it was there already; there is no room."""
+SpoolOutcome = Literal["kept", "repeated", "full"]
+"""The outcome for a packet: written to disk; already in the spool; no room."""
 
 PLACE_BYTES = 16
-MOST_REWRITTEN = 1 << 28
-"""Bytes of packets up to which the file is written anew."""
+MAX_REWRITE_BYTES = 1 << 28
+"""`Spool.rewrite_sorted` rewrites the file if its packets have at most this many bytes."""
 
 _WAITING = "study = ? AND phase = ? AND part IS NULL AND sealed IS NOT NULL"
-_FORGOTTEN = "part = NULL, is_shown = TRUE, sealed = NULL"
-_IS_AGAIN = """
+_CLEARED = "part = NULL, is_shown = TRUE, sealed = NULL"
+_IS_RESENDABLE = """
     is_again AND NOT EXISTS (
-        SELECT 1 FROM packets WHERE packets.study = phases.study AND packets.phase = phases.phase AND part IS NOT NULL
+        SELECT 1 FROM packets
+        WHERE packets.study = phases.study AND packets.phase = phases.phase AND part IS NOT NULL
     )
 """
-_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+
+_APPLICATION_ID = int.from_bytes(b"SHOR")
+_BUSY_SECONDS = 5.0
+_PRAGMAS = (
+    "trusted_schema = OFF",
+    "secure_delete = ON",
+    "synchronous = FULL",
+    # Truncate the log when it restarts: no frame of an earlier round stays behind its end.
+    "journal_size_limit = 0",
+    # No part of a packet is written to another file, as a sort would do.
+    "temp_store = MEMORY",
+    # Two relays with one spool would each release a part of the packets.
+    "locking_mode = EXCLUSIVE",
+)
 
 
-class Sealed(NamedTuple):
-    """A sealed packet as it came: for which study, in which phase, and how many of the study are kept at most."""
+class _SpoolErrors(DatabaseErrors):
+    """The errors of a spool's file."""
+
+    translated: ClassVar[tuple[type[Exception], ...]] = (sqlite3.Error, OSError, ValueError)
+
+    def wrong_format(self, path: Path) -> StoreError:
+        return StoreError(
+            "RELAY-002",
+            f"{escape_text(str(path))} is not a relay's spool.",
+            fix="Give a path where there is no file yet: --spool PATH",
+        )
+
+    def newer_version(self, path: Path, version: int, newest: int) -> StoreError:
+        return StoreError(
+            "RELAY-002",
+            f"The spool {escape_text(str(path))} has version {version}; this version of shoal "
+            f"reads up to version {newest}.",
+            fix="Use the newer version of shoal that wrote it: pip install --upgrade shoal",
+        )
+
+    def unusable(self, path: Path, error: Exception) -> StoreError:
+        number = getattr(error, "sqlite_errorcode", None)
+        if number == sqlite3.SQLITE_NOTADB:
+            return self.wrong_format(path)
+        if number == sqlite3.SQLITE_BUSY:
+            return StoreError(
+                "RELAY-002",
+                f"Another process has the spool {escape_text(str(path))}.",
+                fix="Stop the other relay first, or give another --spool.",
+            )
+        return StoreError(
+            "RELAY-002",
+            f"The spool {escape_text(str(path))} cannot be used: {name_error(error)}.",
+            why="The disk is full or failing, or the file may not be written.",
+            fix="Check the file and its disk. Senders resend packets that were not acknowledged.",
+        )
+
+
+_ERRORS = _SpoolErrors()
+
+
+class SealedPacket(NamedTuple):
+    """A sealed packet as it was received."""
 
     study: str
     phase: int
     sealed: bytes
-    most: int
+    limit: int
+    """The most packets of the study that the spool keeps."""
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
-    """A phase of a study as a spool knows it; of its two releases, so many are settled."""
+class SpooledPhase:
+    """A phase of a study, as the spool has recorded it."""
 
     number: int
-    window: Window
-    settled: int = 0
+    window: PhaseWindow
+    n_batches: int = 0
+    """How many of its two batches were made."""
 
 
 @dataclass
-class _Count:
-    """How many packets of a study there are, and how many bytes of all studies."""
+class _PacketCounts:
+    """Number of packets of each study, and of bytes of all studies."""
 
-    of: dict[str, int] = field(default_factory=dict)
+    by_study: dict[str, int] = field(default_factory=dict)
     n_bytes: int = 0
 
     def add(self, study: str, n: int, n_bytes: int) -> None:
-        self.of[study] = self.of.get(study, 0) + n
+        self.by_study[study] = self.by_study.get(study, 0) + n
         self.n_bytes += n_bytes
 
 
 class Spool:
-    """A spool in a SQLite file, which is made where there is none. Threads may share it; processes may not.
+    """A spool in a SQLite file, which is created if it does not exist.
+
+    Threads may share a spool; processes may not.
 
     Parameters
     ----------
     path
-        The file. Its owner alone can read it.
+        The file. Only its owner can read it.
     entropy
-        Draws places and shuffles.
-    most_bytes
-        How many bytes of packets it keeps, of all studies together.
+        Draws the keys of rows, and shuffles.
+    max_bytes
+        The most bytes of packets that it keeps, of all studies together.
 
     Raises
     ------
     StoreError
-        ``RELAY-002``: it cannot be opened, is another file than a spool, or another relay has it. Every method may raise it.
+        ``RELAY-002``: the file cannot be opened, is not a spool, or another relay has it. Every
+        method may raise this error.
 
     Examples
     --------
     >>> import tempfile
     >>> from shoal.entropy import SystemEntropy
-    >>> with tempfile.TemporaryDirectory() as folder, Spool(Path(folder) / "spool.db", SystemEntropy()) as spool:
-    ...     spool.put([Sealed("7f" * 32, 0, b"a packet", 10), Sealed("7f" * 32, 0, b"a packet", 10)])
+    >>> with (
+    ...     tempfile.TemporaryDirectory() as folder,
+    ...     Spool(Path(folder) / "spool.db", SystemEntropy()) as spool,
+    ... ):
+    ...     spool.put(
+    ...         [
+    ...             SealedPacket("7f" * 32, 0, b"a packet", 10),
+    ...             SealedPacket("7f" * 32, 0, b"a packet", 10),
+    ...         ]
+    ...     )
     ['kept', 'repeated']
     """
 
-    def __init__(self, path: Path | str, entropy: Entropy, most_bytes: int = 1 << 33) -> None:
-        self.path, self._entropy, self._most_bytes = Path(path).absolute(), entropy, most_bytes
-        self._lock, self._count = threading.Lock(), _Count()
+    def __init__(self, path: Path | str, entropy: Entropy, max_bytes: int = 1 << 33) -> None:
+        self.path, self._entropy, self._max_bytes = Path(path).absolute(), entropy, max_bytes
+        self._lock, self._count = threading.Lock(), _PacketCounts()
         self._has_new = True
-        self._db = open_file(self.path)
-        with in_sentences(self.path):
-            self._count = _counted(self._db, "TRUE")
+        self._db = _open_spool_file(self.path)
+        with _ERRORS.translate(self.path):
+            self._count = _count_packets(self._db, "TRUE")
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
-        """Close the file; nothing is lost if this never happens."""
+        """Close the file. Nothing is lost if the process ends without this."""
         with self._lock:
             self._db.close()
 
-    def put(self, packets: Sequence[Sealed]) -> list[Kept]:
-        """Keep packets; what became of each, once that is on the disk."""
-        outcomes: list[Kept] = []
-        added = _Count()
-        with self._change() as db:
+    def put(self, packets: Sequence[SealedPacket]) -> list[SpoolOutcome]:
+        """Write packets to disk, and return the outcome for each."""
+        outcomes: list[SpoolOutcome] = []
+        added = _PacketCounts()
+        with self._begin_write() as db:
             for one in packets:
-                digest = _digest(one.sealed)
-                known = db.execute("SELECT sealed IS NOT NULL FROM packets WHERE study = ? AND digest = ?", (one.study, digest)).fetchone()
+                digest = _hash_packet(one.sealed)
+                known = db.execute(
+                    "SELECT sealed IS NOT NULL FROM packets WHERE study = ? AND digest = ?",
+                    (one.study, digest),
+                ).fetchone()
                 if known == (True,):
                     outcomes.append("repeated")
                 elif not self._has_room(one, added):
                     outcomes.append("full")
                 else:
-                    _put(db, one, digest, None if known else self._entropy.bytes(PLACE_BYTES))
+                    _write_packet(
+                        db, one, digest, None if known else self._entropy.bytes(PLACE_BYTES)
+                    )
                     added.add(one.study, 1, len(one.sealed))
                     outcomes.append("kept")
-        self._adopt(added)
+        self._update_counts(added)
         return outcomes
 
-    def n_waiting(self, study: str, phase: int) -> int:
-        """How many packets of a phase belong to no batch yet."""
-        asked = f"SELECT count(*) FROM packets WHERE {_WAITING}"
-        return int(self._rows(asked, study, phase)[0][0])
+    def count_waiting(self, study: str, phase: int) -> int:
+        """Return the number of packets of a phase that are not part of a batch yet."""
+        query = f"SELECT count(*) FROM packets WHERE {_WAITING}"
+        return int(self._query(query, study, phase)[0][0])
 
-    def keep_phase(self, study: str, phase: int, window: Window) -> None:
-        """Note the time of a phase; what was first heard of it stays."""
-        with self._change() as db:
-            times = (_milliseconds(window.opened), _milliseconds(window.closes))
-            db.execute("INSERT OR IGNORE INTO phases (study, phase, opened, closes) VALUES (?, ?, ?, ?)", (study, phase, *times))
+    def record_phase(self, study: str, phase: int, window: PhaseWindow) -> None:
+        """Record the window of a phase, unless one is recorded already."""
+        with self._begin_write() as db:
+            times = (to_milliseconds(window.opened), to_milliseconds(window.closes))
+            db.execute(
+                "INSERT OR IGNORE INTO phases (study, phase, opened, closes) VALUES (?, ?, ?, ?)",
+                (study, phase, *times),
+            )
 
-    def phases(self, study: str) -> tuple[Phase, ...]:
-        """All phases of a study that were heard of, in order."""
-        rows = self._rows("SELECT phase, opened, closes, settled FROM phases WHERE study = ? ORDER BY phase", study)
-        return tuple(Phase(n, Window(_moment(opened), _moment(closes)), settled) for n, opened, closes, settled in rows)
+    def list_phases(self, study: str) -> tuple[SpooledPhase, ...]:
+        """Return the recorded phases of a study, in order."""
+        rows = self._query(
+            "SELECT phase, opened, closes, settled FROM phases WHERE study = ? ORDER BY phase",
+            study,
+        )
+        return tuple(
+            SpooledPhase(
+                n, PhaseWindow(from_milliseconds(opened), from_milliseconds(closes)), settled
+            )
+            for n, opened, closes, settled in rows
+        )
 
-    def settle(self, study: str, phase: int, settled: int, least: int, most: int) -> int:
-        """Make one batch of all packets of a phase that wait; that this was settled is noted with it.
+    def make_batch(self, study: str, phase: int, n_batches: int, least: int, most: int) -> int:
+        """Make one batch of all waiting packets of a phase, and return its size.
 
-        Where fewer than so many of them are new to the coordinator these are left out, and what it has been shown goes by itself.
+        If fewer than ``least`` of them are new to the coordinator, the batch has only packets that
+        the coordinator was shown before.
 
         Parameters
         ----------
-        study, phase
-            Which packets.
-        settled
-            How many releases of the phase are settled by this. Nothing is done where as many are.
-        least, most
-            The fewest packets that a batch has beside those that were shown, if any, and the most of a part of it.
-
-        Returns
-        -------
-        int
-            How many packets are in the batch.
+        n_batches
+            The number of batches of the phase, with this one. If that number was made already,
+            nothing is done.
+        least
+            The fewest new packets in a batch.
+        most
+            The most packets in a part of a batch.
         """
-        with self._change() as db:
-            noted = "UPDATE phases SET settled = ?1 WHERE study = ?2 AND phase = ?3 AND settled < ?1"
-            if not db.execute(noted, (settled, study, phase)).rowcount:
+        with self._begin_write() as db:
+            update = (
+                "UPDATE phases SET settled = ?1 WHERE study = ?2 AND phase = ?3 AND settled < ?1"
+            )
+            if not db.execute(update, (n_batches, study, phase)).rowcount:
                 return 0
-            new, shown = (_places(db, study, phase, is_shown=is_shown) for is_shown in (False, True))
+            new, shown = (
+                _list_places(db, study, phase, is_shown=is_shown) for is_shown in (False, True)
+            )
             places = new + shown if len(new) >= least else shown
-            self._cut(db, study, places, most)
+            self._assign_parts(db, study, places, most)
             return len(places)
 
-    def settle_again(self, study: str, most: int) -> int:
-        """Make one batch of what was refused together with rubbish, without that, once no part of its phase is on its way.
+    def make_resend_batch(self, study: str, most: int) -> int:
+        """Make one batch of the valid packets of refused parts, and return its size.
 
-        How many packets are in it.
+        The batch is made when no part of its phase is left to send.
         """
-        asked = f"SELECT phase FROM phases WHERE study = ? AND {_IS_AGAIN}"
-        phases = [phase for (phase,) in self._rows(asked, study)]
+        query = f"SELECT phase FROM phases WHERE study = ? AND {_IS_RESENDABLE}"
+        phases = [phase for (phase,) in self._query(query, study)]
         n = 0
         for phase in phases:
-            with self._change() as db:
-                db.execute("UPDATE phases SET is_again = FALSE WHERE study = ? AND phase = ?", (study, phase))
-                places = _places(db, study, phase, is_shown=True)
-                self._cut(db, study, places, most)
+            with self._begin_write() as db:
+                db.execute(
+                    "UPDATE phases SET is_again = FALSE WHERE study = ? AND phase = ?",
+                    (study, phase),
+                )
+                places = _list_places(db, study, phase, is_shown=True)
+                self._assign_parts(db, study, places, most)
                 n += len(places)
         return n
 
-    def parts(self, study: str) -> tuple[int, ...]:
-        """The parts of batches that are to be sent."""
-        rows = self._rows("SELECT DISTINCT part FROM packets WHERE study = ? AND part IS NOT NULL ORDER BY part", study)
+    def list_parts(self, study: str) -> tuple[int, ...]:
+        """Return the numbers of the parts that are to be sent."""
+        rows = self._query(
+            "SELECT DISTINCT part FROM packets WHERE study = ? AND part IS NOT NULL ORDER BY part",
+            study,
+        )
         return tuple(part for (part,) in rows)
 
-    def part(self, study: str, part: int) -> list[bytes]:
-        """The packets of a part, shuffled."""
-        found = [sealed for (sealed,) in self._rows("SELECT sealed FROM packets WHERE study = ? AND part = ? ORDER BY place", study, part)]
-        shuffle(found, self._entropy)
+    def read_part(self, study: str, part: int) -> list[bytes]:
+        """Return the packets of a part, shuffled."""
+        found = [
+            sealed
+            for (sealed,) in self._query(
+                "SELECT sealed FROM packets WHERE study = ? AND part = ? ORDER BY place",
+                study,
+                part,
+            )
+        ]
+        shuffle_list(found, self._entropy)
         return found
 
     def drop_part(self, study: str, part: int) -> None:
-        """Delete what was acknowledged, but for the digests."""
-        with self._change() as db:
-            gone = _counted(db, "study = ? AND part = ?", study, part)
-            db.execute(f"UPDATE packets SET {_FORGOTTEN} WHERE study = ? AND part = ?", (study, part))
-        self._adopt(gone, -1)
+        """Delete the packets of an acknowledged part; keep their digests."""
+        with self._begin_write() as db:
+            deleted = _count_packets(db, "study = ? AND part = ?", study, part)
+            db.execute(f"UPDATE packets SET {_CLEARED} WHERE study = ? AND part = ?", (study, part))
+        self._update_counts(deleted, -1)
 
-    def return_part(self, study: str, part: int, rubbish: Sequence[bytes] = ()) -> None:
-        """Have what was not taken wait again; of what is rubbish in it, the digests alone stay, and the rest is for `settle_again`."""
-        gone = _Count()
-        with self._change() as db:
-            if rubbish:
+    def return_part(self, study: str, part: int, invalid: Sequence[bytes] = ()) -> None:
+        """Let the packets of a refused part wait again.
+
+        Of invalid packets only the digests stay; `make_resend_batch` sends the rest.
+        """
+        deleted = _PacketCounts()
+        with self._begin_write() as db:
+            if invalid:
                 of_part = "SELECT phase FROM packets WHERE study = ?1 AND part = ?2"
-                db.execute(f"UPDATE phases SET is_again = TRUE WHERE study = ?1 AND phase IN ({of_part})", (study, part))
-            for one in rubbish:
-                forget = f"UPDATE packets SET {_FORGOTTEN} WHERE study = ? AND digest = ? AND part = ?"
-                n = db.execute(forget, (study, _digest(one), part)).rowcount
-                gone.add(study, n, n * len(one))
-            db.execute("UPDATE packets SET part = NULL, is_shown = TRUE WHERE study = ? AND part = ?", (study, part))
-        self._adopt(gone, -1)
+                db.execute(
+                    f"UPDATE phases SET is_again = TRUE WHERE study = ?1 AND phase IN ({of_part})",
+                    (study, part),
+                )
+            for one in invalid:
+                clear = f"UPDATE packets SET {_CLEARED} WHERE study = ? AND digest = ? AND part = ?"
+                n = db.execute(clear, (study, _hash_packet(one), part)).rowcount
+                deleted.add(study, n, n * len(one))
+            db.execute(
+                "UPDATE packets SET part = NULL, is_shown = TRUE WHERE study = ? AND part = ?",
+                (study, part),
+            )
+        self._update_counts(deleted, -1)
 
     def drop_late(self, study: str, phase: int) -> None:
-        """Delete what waits of a phase, and of those before it: it cannot count any more."""
-        with self._change() as db:
-            gone = _deleted(db, "study = ? AND phase <= ? AND part IS NULL", study, phase)
-        self._adopt(gone, -1)
+        """Delete the waiting packets of a phase and of earlier ones: they are too late to count."""
+        with self._begin_write() as db:
+            deleted = _delete_packets(db, "study = ? AND phase <= ? AND part IS NULL", study, phase)
+        self._update_counts(deleted, -1)
 
     def drop_study(self, study: str) -> None:
-        """Delete everything of a study, which has ended for good."""
-        with self._change() as db:
-            gone = _deleted(db, "study = ?", study)
+        """Delete all packets and phases of a study that has ended."""
+        with self._begin_write() as db:
+            deleted = _delete_packets(db, "study = ?", study)
             db.execute("DELETE FROM phases WHERE study = ?", (study,))
             db.execute("INSERT OR IGNORE INTO ended VALUES (?)", (study,))
-        self._adopt(gone, -1)
+        self._update_counts(deleted, -1)
 
     def has_ended(self, study: str) -> bool:
-        """Whether everything of a study was deleted: nothing is known any more of what was shown of it."""
-        return bool(self._rows("SELECT 1 FROM ended WHERE study = ?", study))
+        """Return whether the study was deleted, and with it which packets were shown."""
+        return bool(self._query("SELECT 1 FROM ended WHERE study = ?", study))
 
-    def studies(self) -> tuple[str, ...]:
-        """The studies of which there is anything."""
-        return tuple(study for (study,) in self._rows("SELECT study FROM packets UNION SELECT study FROM phases ORDER BY study"))
+    def list_studies(self) -> tuple[str, ...]:
+        """Return the studies that have packets or phases."""
+        return tuple(
+            study
+            for (study,) in self._query(
+                "SELECT study FROM packets UNION SELECT study FROM phases ORDER BY study"
+            )
+        )
 
-    def pinned(self, key: bytes) -> bytes:
-        """The coordinator's key as it was first met, which is this one where none was met before."""
-        with self._change() as db:
+    def pin_key(self, key: bytes) -> bytes:
+        """Return the coordinator's pinned key; pin this one if there is none."""
+        with self._begin_write() as db:
             db.execute("INSERT OR IGNORE INTO coordinator VALUES (1, ?)", (key,))
             return bytes(db.execute("SELECT key FROM coordinator").fetchone()[0])
 
-    def tidy(self) -> bool:
-        """Write the file anew, in the order of places, and empty the log; False where nothing has changed since.
+    def rewrite_sorted(self) -> bool:
+        """Rewrite the file in the order of its keys, and empty the log.
+
+        Return False if nothing has changed since the last time.
 
         Notes
         -----
-        The new file is made in memory, so that no copy is left on the disk. A spool of more than `MOST_REWRITTEN` bytes is therefore left
-        as it is, but for the log: who takes the disk away can see in which order its packets came, until they have left.
+        SQLite builds the new file in memory, so that no copy is left on the disk. If the packets
+        have more than `MAX_REWRITE_BYTES` bytes, only the log is emptied: someone who takes the
+        disk away can then see in which order the packets arrived, until they have left.
         """
         if not self._has_new:
             return False
-        with in_sentences(self.path), self._lock:
+        with _ERRORS.translate(self.path), self._lock:
             self._has_new = False
-            if self._count.n_bytes <= MOST_REWRITTEN:
+            if self._count.n_bytes <= MAX_REWRITE_BYTES:
                 self._db.execute("VACUUM")
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         return True
 
-    def _has_room(self, one: Sealed, added: _Count) -> bool:
-        n = self._count.of.get(one.study, 0) + added.of.get(one.study, 0)
-        return n < one.most and self._count.n_bytes + added.n_bytes + len(one.sealed) <= self._most_bytes
+    def _has_room(self, one: SealedPacket, added: _PacketCounts) -> bool:
+        n = self._count.by_study.get(one.study, 0) + added.by_study.get(one.study, 0)
+        return (
+            n < one.limit
+            and self._count.n_bytes + added.n_bytes + len(one.sealed) <= self._max_bytes
+        )
 
-    def _adopt(self, change: _Count, sign: int = 1) -> None:
-        """Count what is committed."""
+    def _update_counts(self, change: _PacketCounts, sign: int = 1) -> None:
+        """Add committed changes to the counts."""
         with self._lock:
-            for study, n in change.of.items():
+            for study, n in change.by_study.items():
                 self._count.add(study, sign * n, 0)
             self._count.n_bytes += sign * change.n_bytes
             self._has_new = True
 
-    def _cut(self, db: Connection, study: str, places: list[bytes], most: int) -> None:
-        """Shuffle packets, and note in which part of a batch each of them goes."""
-        shuffle(places, self._entropy)
-        (first,) = db.execute("SELECT ifnull(max(part), -1) + 1 FROM packets WHERE study = ?", (study,)).fetchone()
+    def _assign_parts(self, db: Connection, study: str, places: list[bytes], most: int) -> None:
+        """Shuffle packets, and record in which part of a batch each of them is sent."""
+        shuffle_list(places, self._entropy)
+        (first,) = db.execute(
+            "SELECT ifnull(max(part), -1) + 1 FROM packets WHERE study = ?", (study,)
+        ).fetchone()
         at = 0
-        for part, size in enumerate(even_parts(len(places), most), start=first):
-            db.executemany("UPDATE packets SET part = ? WHERE place = ?", [(part, place) for place in places[at : at + size]])
+        for part, size in enumerate(split_evenly(len(places), most), start=first):
+            db.executemany(
+                "UPDATE packets SET part = ? WHERE place = ?",
+                [(part, place) for place in places[at : at + size]],
+            )
             at += size
 
-    def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        with in_sentences(self.path), self._lock:
+    def _query(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with _ERRORS.translate(self.path), self._lock:
             return self._db.execute(query, values).fetchall()
 
     @contextmanager
-    def _change(self) -> Iterator[Connection]:
-        with in_sentences(self.path), self._lock, transaction(self._db) as db:
+    def _begin_write(self) -> Iterator[Connection]:
+        with _ERRORS.translate(self.path), self._lock, transaction(self._db) as db:
             yield db
 
 
-def shuffle(items: list[T], entropy: Entropy) -> None:
-    """Put a list into an order of which all are equally likely (Fisher and Yates)."""
+def _open_spool_file(path: Path) -> Connection:
+    """Open a spool's file, so that no other process can open it; create it if there is none."""
+    schema = (files("shoal.relay") / "spool.sql").read_text(encoding="utf-8")
+    db = open_database(path, _APPLICATION_ID, (schema,), _ERRORS, _connect_spool)
+    with _ERRORS.translate(path):
+        try:
+            with transaction(db, "BEGIN EXCLUSIVE"):
+                return db
+        except BaseException:
+            db.close()
+            raise
+
+
+def _connect_spool(path: Path) -> Connection:
+    return connect(path, _PRAGMAS, _BUSY_SECONDS)
+
+
+def shuffle_list(items: list[T], entropy: Entropy) -> None:
+    """Shuffle a list in place: every order is equally likely (Fisher-Yates)."""
     for i in range(len(items) - 1, 0, -1):
         j = entropy.below(i + 1)
         items[i], items[j] = items[j], items[i]
 
 
-def _put(db: Connection, one: Sealed, digest: bytes, place: bytes | None) -> None:
-    """Write a packet at a place; one of which there is the digest, where that is."""
+def _write_packet(db: Connection, one: SealedPacket, digest: bytes, place: bytes | None) -> None:
+    """Insert a packet under a new key, or add it to the row that has its digest."""
     if place is None:
-        db.execute("UPDATE packets SET sealed = ?, phase = ? WHERE study = ? AND digest = ?", (one.sealed, one.phase, one.study, digest))
+        db.execute(
+            "UPDATE packets SET sealed = ?, phase = ? WHERE study = ? AND digest = ?",
+            (one.sealed, one.phase, one.study, digest),
+        )
     else:
         columns = "place, study, phase, digest, sealed"
-        db.execute(f"INSERT INTO packets ({columns}) VALUES (?, ?, ?, ?, ?)", (place, one.study, one.phase, digest, one.sealed))
+        db.execute(
+            f"INSERT INTO packets ({columns}) VALUES (?, ?, ?, ?, ?)",
+            (place, one.study, one.phase, digest, one.sealed),
+        )
 
 
-def _places(db: Connection, study: str, phase: int, *, is_shown: bool) -> list[bytes]:
-    """Where the packets of a phase are that wait: those that were shown, or those that were not."""
-    asked = f"SELECT place FROM packets WHERE {_WAITING} AND is_shown = ? ORDER BY place"
-    return [place for (place,) in db.execute(asked, (study, phase, is_shown))]
+def _list_places(db: Connection, study: str, phase: int, *, is_shown: bool) -> list[bytes]:
+    """Return the keys of the waiting packets of a phase that were, or were not, shown."""
+    query = f"SELECT place FROM packets WHERE {_WAITING} AND is_shown = ? ORDER BY place"
+    return [place for (place,) in db.execute(query, (study, phase, is_shown))]
 
 
-def _counted(db: Connection, where: str, *values: object) -> _Count:
-    """How many packets there are of some rows."""
-    found = _Count()
-    asked = f"SELECT study, count(sealed), ifnull(sum(length(sealed)), 0) FROM packets WHERE {where} GROUP BY study"
-    for row in db.execute(asked, values).fetchall():
+def _count_packets(db: Connection, where: str, *values: object) -> _PacketCounts:
+    """Count the packets of the rows that fit a condition."""
+    found = _PacketCounts()
+    query = (
+        "SELECT study, count(sealed), ifnull(sum(length(sealed)), 0) FROM packets WHERE "
+        f"{where} GROUP BY study"
+    )
+    for row in db.execute(query, values).fetchall():
         found.add(*row)
     return found
 
 
-def _deleted(db: Connection, where: str, *values: object) -> _Count:
-    """Delete rows; how many packets there were."""
-    found = _counted(db, where, *values)
+def _delete_packets(db: Connection, where: str, *values: object) -> _PacketCounts:
+    """Delete the rows that fit a condition, and count their packets."""
+    found = _count_packets(db, where, *values)
     db.execute(f"DELETE FROM packets WHERE {where}", values)
     return found
 
 
-def _digest(sealed: bytes) -> bytes:
+def _hash_packet(sealed: bytes) -> bytes:
     return hashlib.sha256(sealed).digest()
-
-
-def _milliseconds(when: datetime) -> int:
-    return (when - _EPOCH) // _MILLISECOND
-
-
-def _moment(milliseconds: int) -> datetime:
-    return _EPOCH + milliseconds * _MILLISECOND

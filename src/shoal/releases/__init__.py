@@ -1,1 +1,1 @@
-"""What a holder of PFDS publishes: made-up rows with the privacy statement behind them, signed, and how to check them."""
+"""Releases of PFDS: synthetic rows with a signed privacy statement; how to verify them."""

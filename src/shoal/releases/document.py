@@ -1,4 +1,9 @@
-"""``release.json``: a release in words and figures, all but its rows. It is read strictly, and nothing in it can run."""
+"""``release.json``: everything in a release except its rows.
+
+`shoal.releases.artifact` writes and reads it. The document is validated strictly and contains
+nothing that can run. A reader derives the statement, its label and the quality report again from
+the study and the rows, and accepts the release only if they match.
+"""
 
 from __future__ import annotations
 
@@ -8,48 +13,51 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from shoal.messages.base import Record
-from shoal.messages.base import describe as fault_of
-from shoal.protocols.model_files import describe_schema
+from shoal.messages.base import Record, describe_validation_error
 from shoal.protocols.pfds.dataset import Dataset
-from shoal.protocols.pfds.model import Model, from_plain
-from shoal.releases.content import Counted, Release, ReleaseError, refusing
-from shoal.releases.data_files import Kind
-from shoal.releases.findings import Finding
-from shoal.releases.quality import agree, report
-from shoal.study.manifest import Manifest, Member
-from shoal.study.pfds import params_of
-from shoal.study.values import MAX_PARAGRAPH
+from shoal.protocols.pfds.model import PooledModel, from_plain
+from shoal.protocols.schema_json import describe_schema
+from shoal.releases.content import (
+    NoisyRowCount,
+    PFDSRelease,
+    ReleaseError,
+    RowsFormat,
+    raise_as_release_error,
+)
+from shoal.releases.quality import QualityFinding, is_report_consistent, make_quality_report
+from shoal.study.manifest import Manifest, RosterMember
+from shoal.study.pfds import build_params
+from shoal.study.settings import MAX_PARAGRAPH
 
 FORMAT: Literal["shoal release"] = "shoal release"
 VERSION: Literal[1] = 1
-MOST_NOTES = 100
+MAX_NOTES = 100
 
 _Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-_AS_WRITTEN = "Ask its signer for the release again, whole and as it was written."
+_FIX = "Ask the signer for a complete and unchanged copy of the release."
 
 
 class Signer(Record):
-    """Who signs: a name that the signer chose, and the public key."""
+    """The signer: a name of the signer's choice, and the public key."""
 
     name: str
     key: _Hash
 
 
-class Data(Record):
-    """The file of rows."""
+class ReleaseDataFile(Record):
+    """The data file with the rows."""
 
     file: Literal["data.csv", "data.parquet", "simulated.csv", "simulated.parquet"]
     sha256: _Hash
     rows: Annotated[int, Field(ge=0)]
 
     @property
-    def kind(self) -> Kind:
-        """Of which form it is."""
+    def file_format(self) -> RowsFormat:
+        """The format of the file."""
         return "csv" if self.file.endswith(".csv") else "parquet"
 
 
-class Document(Record):
+class ReleaseDocument(Record):
     """All fields of ``release.json``; docs/reference/release.md explains them."""
 
     format: Literal["shoal release"]
@@ -58,47 +66,59 @@ class Document(Record):
     signer: Signer
     study: _Hash
     columns: dict[str, Any]
-    data: Data
+    data: ReleaseDataFile
     statement: dict[str, Any]
     privacy_label: list[str]
-    notes: Annotated[list[Annotated[str, Field(max_length=MAX_PARAGRAPH)]], Field(max_length=MOST_NOTES)]
-    counted: Counted | None
+    notes: Annotated[
+        list[Annotated[str, Field(max_length=MAX_PARAGRAPH)]], Field(max_length=MAX_NOTES)
+    ]
+    counted: NoisyRowCount | None
     model: dict[str, Any] | None
-    quality: list[Finding]
+    quality: list[QualityFinding]
 
     def to_bytes(self) -> bytes:
-        """The document as it is written and signed."""
-        return (json.dumps(self.model_dump(), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+        """Return the bytes that are written and signed."""
+        return (
+            json.dumps(self.model_dump(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        ).encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Document:
-        """The document that some bytes are; `ReleaseError` for anything else."""
+    def from_bytes(cls, data: bytes) -> ReleaseDocument:
+        """Parse a document; raise `ReleaseError` if it is invalid."""
         try:
-            plain = json.loads(data.decode(), object_pairs_hook=_once)
-            # Python reads NaN, and a lone half of a pair of code units passes for text until somebody prints it.
+            plain = json.loads(data.decode(), object_pairs_hook=_reject_duplicate_keys)
+            # Python accepts NaN, and a lone surrogate in a text until it is encoded.
             json.dumps(plain, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError) as error:
-            why = "A key is there twice." if isinstance(error, _TwiceError) else None
-            raise _unreadable("it is not strict JSON", why) from None
+            why = "It has a duplicate key." if isinstance(error, _DuplicateKeyError) else None
+            raise _make_document_error("it is not strict JSON", why) from None
         if not isinstance(plain, dict) or plain.get("format") != FORMAT:
-            raise _unreadable("its content is something else")
-        if not _same(plain.get("version"), VERSION):
-            raise ReleaseError("REL-005", "The release is of a version of the format that is not known here.", fix="Upgrade shoal.")
+            raise _make_document_error("it does not contain a release")
+        if not _is_same_json(plain.get("version"), VERSION):
+            raise ReleaseError(
+                "REL-005",
+                f"The version of this release is not {VERSION}, which this shoal reads.",
+                fix="Upgrade shoal.",
+            )
         try:
             return cls.model_validate(plain)
         except ValidationError as error:
-            raise _unreadable(f"a field does not fit its declaration: {fault_of(error)}") from None
+            raise _make_document_error(
+                f"a field is invalid: {describe_validation_error(error)}"
+            ) from None
 
     @property
-    def member(self) -> Member:
+    def member(self) -> RosterMember:
         """The signer, with a name that can be shown and a key that can sign."""
-        with refusing("REL-004", "The signer of this release cannot be.", _AS_WRITTEN):
-            return Member(self.signer.name, bytes.fromhex(self.signer.key))
+        with raise_as_release_error("REL-004", "The signer of this release is invalid.", _FIX):
+            return RosterMember(self.signer.name, bytes.fromhex(self.signer.key))
 
 
-def describe(release: Release, signer: Member, data: Data) -> Document:
-    """The document of a release whose rows are in a file."""
-    return Document(
+def make_document(
+    release: PFDSRelease, signer: RosterMember, data: ReleaseDataFile
+) -> ReleaseDocument:
+    """Return the document of a release with its rows in a file."""
+    return ReleaseDocument(
         format=FORMAT,
         version=VERSION,
         simulation=release.is_simulated,
@@ -109,73 +129,106 @@ def describe(release: Release, signer: Member, data: Data) -> Document:
         statement=release.statement.to_dict(),
         privacy_label=str(release.statement).splitlines(),
         notes=list(release.notes),
-        counted=release.counted,
+        counted=release.noisy_count,
         model=None if release.model is None else release.model.to_plain(),
-        quality=list(report(release)),
+        quality=list(make_quality_report(release)),
     )
 
 
-def file_name(release: Release, kind: Kind) -> str:
-    """The file of rows says by its name whether it comes of a simulation: it may be passed on alone."""
-    return f"{'simulated' if release.is_simulated else 'data'}.{kind}"
+def make_file_name(release: PFDSRelease, file_format: RowsFormat) -> str:
+    """Return the name of the data file, which states if it comes from a simulation.
+
+    The file may be passed on without the rest of the release.
+    """
+    return f"{'simulated' if release.is_simulated else 'data'}.{file_format}"
 
 
-def checked(document: Document, manifest: Manifest, dataset: Dataset) -> Release:
-    """The release that a document, a study and rows make, if all that it says follows from them.
+def verify_document(document: ReleaseDocument, manifest: Manifest, dataset: Dataset) -> PFDSRelease:
+    """Return the release, if everything in its document follows from study and rows.
 
     Raises
     ------
     ReleaseError
-        The model does not fit the study, or the statement, its label or the quality report are not what follows.
+        The model does not fit the study, or the statement, its label or the quality report does not
+        match.
     """
     if len(dataset) != document.data.rows:
-        raise ReleaseError("REL-008", f"The release states {document.data.rows:,} rows and has {len(dataset):,}.", fix=_AS_WRITTEN)
+        raise ReleaseError(
+            "REL-008",
+            f"The release states {document.data.rows:,} rows, but has {len(dataset):,}.",
+            fix=_FIX,
+        )
     if manifest.study.pfds is None:
-        raise ReleaseError("REL-005", f"The study of this release is of {manifest.study.protocol}.", fix=_AS_WRITTEN)
-    model = None if document.model is None else _model(document.model, manifest)
-    with refusing("REL-007", "Its parts do not belong together, or no statement follows from the study of this release.", _AS_WRITTEN):
-        release = Release(manifest, dataset, document.simulation, model, document.counted, tuple(document.notes))
+        raise ReleaseError(
+            "REL-005",
+            f"A study with protocol {manifest.study.protocol} releases no rows.",
+            fix=_FIX,
+        )
+    model = None if document.model is None else _parse_model(document.model, manifest)
+    with raise_as_release_error(
+        "REL-007",
+        "The parts of this release do not match, or its study has no privacy statement.",
+        _FIX,
+    ):
+        release = PFDSRelease(
+            manifest, dataset, document.simulation, model, document.counted, tuple(document.notes)
+        )
         statement = release.statement
-    if document.data.file != file_name(release, document.data.kind) or not _same(document.columns, describe_schema(release.schema)):
-        raise ReleaseError("REL-005", "The name of the file of rows, or their schema, is not what follows from the study.", fix=_AS_WRITTEN)
-    if not _same(document.statement, statement.to_dict()) or document.privacy_label != str(statement).splitlines():
+    if document.data.file != make_file_name(
+        release, document.data.file_format
+    ) or not _is_same_json(document.columns, describe_schema(release.schema)):
+        raise ReleaseError(
+            "REL-005",
+            "The name or the schema of the data file does not match the study.",
+            fix=_FIX,
+        )
+    if (
+        not _is_same_json(document.statement, statement.to_dict())
+        or document.privacy_label != str(statement).splitlines()
+    ):
         raise ReleaseError(
             "REL-007",
-            "The privacy statement is not the one that follows from the study.",
-            why="Its releases, total, scope or label were altered, or were worded by another version of shoal.",
-            fix=_AS_WRITTEN,
+            "The privacy statement does not match the study.",
+            why="Its releases, total, scope or label were altered, or another version of shoal "
+            "wrote its text.",
+            fix=_FIX,
         )
-    if not agree(release, document.quality):
-        what = "The quality report is not the one that follows from the rows, the model and the study."
-        raise ReleaseError("REL-009", what, fix=_AS_WRITTEN)
+    if not is_report_consistent(release, document.quality):
+        what = "The quality report does not match the rows, the model and the study."
+        raise ReleaseError("REL-009", what, fix=_FIX)
     return release
 
 
-def _model(plain: dict[str, Any], manifest: Manifest) -> Model:
+def _parse_model(plain: dict[str, Any], manifest: Manifest) -> PooledModel:
     what = "The model does not fit the study."
-    with refusing("REL-008", what, _AS_WRITTEN):
+    with raise_as_release_error("REL-008", what, _FIX):
         model = from_plain(plain)
-    params = params_of(manifest.study)
-    # Compared in words, where groups have an order: it says which cell is whose.
-    if describe_schema(model.schema) != describe_schema(params.coded) or model.params.trust != params.trust:
-        raise ReleaseError("REL-008", what, why="Its cells or its trust are those of another study.", fix=_AS_WRITTEN)
+    params = build_params(manifest.study)
+    # Compared as plain data, which keeps the order of groups: it numbers the cells.
+    if (
+        describe_schema(model.schema) != describe_schema(params.coded_schema)
+        or model.params.trust != params.trust
+    ):
+        raise ReleaseError(
+            "REL-008", what, why="Its cells or its trust level belong to another study.", fix=_FIX
+        )
     return replace(model, params=params)
 
 
-def _same(one: object, other: object) -> bool:
-    """Whether two values are the same in a file, where neither true is 1 nor 1 is 1.0."""
+def _is_same_json(one: object, other: object) -> bool:
+    """Return whether two values are the same in JSON, where true, 1 and 1.0 differ."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-class _TwiceError(ValueError):
-    """A key is there twice."""
+class _DuplicateKeyError(ValueError):
+    """An object has a duplicate key."""
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(dict(pairs)) < len(pairs):
-        raise _TwiceError
+        raise _DuplicateKeyError
     return dict(pairs)
 
 
-def _unreadable(what: str, why: str | None = None) -> ReleaseError:
-    return ReleaseError("REL-005", f"release.json cannot be used: {what}.", why=why, fix=_AS_WRITTEN)
+def _make_document_error(what: str, why: str | None = None) -> ReleaseError:
+    return ReleaseError("REL-005", f"release.json is not valid: {what}.", why=why, fix=_FIX)

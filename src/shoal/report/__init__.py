@@ -1,7 +1,10 @@
-"""Pages for people, made from data that is given: a report of runs, a statement for those who must sign a study off."""
+"""HTML pages from given data: a report of runs, and a statement of a study to sign.
 
-from shoal.report.page import report_of
-from shoal.report.registry import registry_record
-from shoal.report.statement import statement_page
+Commands and the coordinator call these functions. Pages load nothing and contain no script.
+"""
 
-__all__ = ["registry_record", "report_of", "statement_page"]
+from shoal.report.page import make_report
+from shoal.report.registry import make_registry_record
+from shoal.report.statement import make_statement_page
+
+__all__ = ["make_registry_record", "make_report", "make_statement_page"]

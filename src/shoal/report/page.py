@@ -1,4 +1,8 @@
-"""A report: one page that needs nothing else, made of any mixture of runs, comparisons and results."""
+"""The report: one HTML page from any mixture of runs, comparisons and results.
+
+``shoal report`` and the Python API call `make_report`. The page must stay self-contained: its
+policy forbids all requests and scripts, and its styles are inline.
+"""
 
 from __future__ import annotations
 
@@ -10,49 +14,67 @@ from typing import Any
 
 from shoal import __version__
 from shoal.errors import UsageError
-from shoal.names import counted
-from shoal.report.colours import GREY, colour_of
-from shoal.report.documents import Audit, Compared, Document, Result, Run, read_audit, read_document
-from shoal.report.figures import epsilon_words
-from shoal.report.labels import label_of_run
-from shoal.report.layout import Section, paragraph
-from shoal.report.markup import Markup, cut, join, tag
-from shoal.report.sections.budget import budget
-from shoal.report.sections.card import card, reproduce
-from shoal.report.sections.checks import audits, calibration
-from shoal.report.sections.comparison import comparison
-from shoal.report.sections.curves import other_sweeps, privacy_curve
-from shoal.report.sections.headline import headline
-from shoal.report.sections.learned import histograms, tree_of_run, weights_of_run
-from shoal.report.sections.participation import participation
-from shoal.report.sections.protocols import exposure, released, spread
-from shoal.report.sections.result import result_sections
-from shoal.report.views import TITLES, RunView, view_of
+from shoal.report.documents import (
+    AuditDocument,
+    ComparisonDocument,
+    ReportDocument,
+    ResultDocument,
+    RunDocument,
+    read_audit,
+    read_document,
+)
+from shoal.report.formatting import GREY, format_epsilon_delta, get_protocol_colour
+from shoal.report.html import Markup, Section, join, make_paragraph, tag, truncate
+from shoal.report.sections.comparison import make_comparison_section
+from shoal.report.sections.evaluation import (
+    make_audits_section,
+    make_calibration_section,
+    make_participation_section,
+    make_privacy_section,
+    make_sweeps_section,
+)
+from shoal.report.sections.learned import (
+    make_histograms_section,
+    make_model_card,
+    make_reproduction_section,
+    make_run_tree_section,
+    make_run_weights_section,
+)
+from shoal.report.sections.protocols import (
+    make_exposure_section,
+    make_released_section,
+    make_spread_section,
+)
+from shoal.report.sections.result import make_result_sections
+from shoal.report.sections.summary import make_budget_section, make_headline_section
+from shoal.report.views import RunView, make_run_label, make_run_view
+from shoal.study.registry import PROTOCOLS
+from shoal.text import format_count
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""What a page may load: nothing."""
-_TITLE = 160
-_ACROSS = "across"
-_OF_RUN: Sequence[Callable[[RunView], Section | None]] = (
-    headline,
-    lambda view: privacy_curve([view]),
-    other_sweeps,
-    budget,
-    participation,
-    histograms,
-    weights_of_run,
-    tree_of_run,
-    spread,
-    exposure,
-    released,
-    calibration,
+"""Content security policy of a page: it may load nothing."""
+_MAX_TITLE_LENGTH = 160
+_ACROSS_KEY = "across"
+_RUN_SECTIONS: Sequence[Callable[[RunView], Section | None]] = (
+    make_headline_section,
+    lambda view: make_privacy_section([view]),
+    make_sweeps_section,
+    make_budget_section,
+    make_participation_section,
+    make_histograms_section,
+    make_run_weights_section,
+    make_run_tree_section,
+    make_spread_section,
+    make_exposure_section,
+    make_released_section,
+    make_calibration_section,
 )
 _SIMULATED = "This is a simulation."
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """All that is said about one document."""
+    """The sections for one document."""
 
     key: str
     title: str
@@ -63,122 +85,234 @@ class Chapter:
     is_simulated: bool = True
 
 
-def report_of(documents: Sequence[Mapping[str, Any]], audits: Sequence[Mapping[str, Any]] = ()) -> str:
-    """One self-contained HTML page: no script, no picture of its own, nothing that is loaded.
+def make_report(
+    documents: Sequence[Mapping[str, Any]], audits: Sequence[Mapping[str, Any]] = ()
+) -> str:
+    """Return one self-contained HTML page: no script, no external file, no request.
 
     Parameters
     ----------
     documents
-        Parsed: ``run.json`` of `shoal simulate --out`, ``compare.json`` of `shoal compare --out`, the JSON of a coordinator's model; in any
-        mixture, at least one. A run may carry its model as ``learned``.
+        At least one parsed document, in any mixture: ``run.json`` of `shoal simulate --out`,
+        ``compare.json`` of `shoal compare --out`, or the JSON of a coordinator's model. A run may
+        have its model under the key ``learned``.
     audits
-        Parsed: what `shoal audit study --json` prints.
+        Parsed output of `shoal audit study --json`.
 
     Raises
     ------
     SpecError
-        ``REPORT-001`` or ``REPORT-002``: one of them is something else, or not in the form that this version reads.
+        ``REPORT-001``: a document is of another kind. ``REPORT-002``: a field is absent or invalid.
+    UsageError
+        ``REPORT-001``: there is no document.
     """
     if not documents:
-        raise UsageError("REPORT-001", "There is nothing to report on.", fix="Give at least one run, comparison or result.")
+        raise UsageError(
+            "REPORT-001",
+            "The report has no document.",
+            fix="Give at least one run, comparison or result.",
+        )
     read = [read_document(document, f"Document {i}") for i, document in enumerate(documents, 1)]
-    found = [read_audit(audit, f"Audit {i}") for i, audit in enumerate(audits, 1)]
-    return page(list(_chapters(read, found)))
+    read_audits = [read_audit(audit, f"Audit {i}") for i, audit in enumerate(audits, 1)]
+    return make_page(list(_make_chapters(read, read_audits)))
 
 
-def _chapters(documents: Sequence[Document], found: Sequence[Audit]) -> Iterator[Chapter]:
-    views = {i: view_of(one, f"Document {i + 1}") for i, one in enumerate(documents) if isinstance(one, Run)}
+def _make_chapters(
+    documents: Sequence[ReportDocument], audits: Sequence[AuditDocument]
+) -> Iterator[Chapter]:
+    views = {
+        i: make_run_view(one, f"Document {i + 1}")
+        for i, one in enumerate(documents)
+        if isinstance(one, RunDocument)
+    }
     if len(views) > 1:
-        together = privacy_curve(list(views.values()))
-        if together is not None:
-            yield Chapter(_ACROSS, "Across runs", "several runs", GREY, _SIMULATED, (together,))
-    places = [_place(audit, documents) for audit in found]
+        curves = make_privacy_section(list(views.values()))
+        if curves is not None:
+            yield Chapter(_ACROSS_KEY, "All runs", "several runs", GREY, _SIMULATED, (curves,))
+    positions = [_match_audit(audit, documents) for audit in audits]
     for i, one in enumerate(documents):
-        mine = [audit for audit, place in zip(found, places, strict=True) if place == i]
-        yield _chapter(f"part-{i + 1}", one, views.get(i), mine)
+        matching = [audit for audit, at in zip(audits, positions, strict=True) if at == i]
+        yield _make_chapter(f"part-{i + 1}", one, views.get(i), matching)
 
 
-def _place(audit: Audit, documents: Sequence[Document]) -> int:
-    """The document that an audit goes with: of the same study, best at the same epsilon; the first for one of no study that is there."""
+def _match_audit(audit: AuditDocument, documents: Sequence[ReportDocument]) -> int:
+    """Return the position of the document that an audit is about.
 
-    def likeness(document: Document) -> int:
-        epsilons = [point.total.epsilon for point in document.points if point.total is not None] if isinstance(document, Run) else []
+    It has the same title, and if possible a point with the same epsilon. An audit that fits no
+    document is shown with the first.
+    """
+
+    def rate_match(document: ReportDocument) -> int:
+        epsilons = (
+            [point.total.epsilon for point in document.points if point.total is not None]
+            if isinstance(document, RunDocument)
+            else []
+        )
         return (document.title == audit.title) * (1 + (audit.epsilon in epsilons))
 
-    return max(range(len(documents)), key=lambda i: (likeness(documents[i]), -i))
+    return max(range(len(documents)), key=lambda i: (rate_match(documents[i]), -i))
 
 
-def _chapter(key: str, document: Document, view: RunView | None, found: Sequence[Audit]) -> Chapter:
-    if isinstance(document, Run):
-        assert view is not None, "a run is read with its study"
-        sections = [section for make in _OF_RUN if (section := make(view)) is not None]
-        sections += [one for one in (audits(found, view.colour), card(view), label_of_run(view), reproduce(document)) if one is not None]
-        return Chapter(key, view.title, _kind(view), view.colour, _note(document.remark), tuple(sections))
-    if isinstance(document, Compared):
-        sections = [one for one in (comparison(document), audits(found, GREY), reproduce(document)) if one is not None]
-        return Chapter(key, document.title, "comparison of protocols", GREY, _note(document.remark), tuple(sections))
-    assert isinstance(document, Result)
-    colour = colour_of(document.protocol)
-    sections = list(result_sections(document, "The result"))
-    checked = audits(found, colour)
-    sections[2:2] = [checked] if checked is not None else []
-    note = "This is what a coordinator has published. It is its word: digest and label say what was agreed to."
+def _make_chapter(
+    key: str, document: ReportDocument, view: RunView | None, audits: Sequence[AuditDocument]
+) -> Chapter:
+    if isinstance(document, RunDocument):
+        assert view is not None, "each run has a view"
+        sections = [section for make in _RUN_SECTIONS if (section := make(view)) is not None]
+        sections += [
+            one
+            for one in (
+                make_audits_section(audits, view.colour),
+                make_model_card(view),
+                make_run_label(view),
+                make_reproduction_section(document),
+            )
+            if one is not None
+        ]
+        return Chapter(
+            key,
+            view.title,
+            _describe_run(view),
+            view.colour,
+            _format_note(document.remark),
+            tuple(sections),
+        )
+    if isinstance(document, ComparisonDocument):
+        sections = [
+            one
+            for one in (
+                make_comparison_section(document),
+                make_audits_section(audits, GREY),
+                make_reproduction_section(document),
+            )
+            if one is not None
+        ]
+        return Chapter(
+            key,
+            document.title,
+            "comparison of protocols",
+            GREY,
+            _format_note(document.remark),
+            tuple(sections),
+        )
+    assert isinstance(document, ResultDocument)
+    colour = get_protocol_colour(document.protocol)
+    sections = list(make_result_sections(document, "The result"))
+    audited = make_audits_section(audits, colour)
+    sections[2:2] = [audited] if audited is not None else []
+    note = (
+        "A coordinator published this result. It is not verified; the digest and the label state "
+        "what participants agreed to."
+    )
     return Chapter(
-        key, document.title, f"{TITLES[document.protocol]} {document.variant}, result", colour, note, tuple(sections), is_simulated=False
+        key,
+        document.title,
+        f"{PROTOCOLS[document.protocol].title} {document.variant}, result",
+        colour,
+        note,
+        tuple(sections),
+        is_simulated=False,
     )
 
 
-def _kind(view: RunView) -> str:
-    of = view.guarantee
-    return f"{view.protocol}, without perturbation" if of is None else f"{view.protocol}, {epsilon_words(of)} per {of.unit} ({of.relation})"
+def _describe_run(view: RunView) -> str:
+    stated = view.guarantee
+    return (
+        f"{view.protocol}, without noise"
+        if stated is None
+        else f"{view.protocol}, {format_epsilon_delta(stated)} per {stated.unit} "
+        f"({stated.relation})"
+    )
 
 
-def _note(remark: str) -> str:
+def _format_note(remark: str) -> str:
     return f"This is {remark}." if remark.startswith("a simulation") else f"{_SIMULATED} {remark}"
 
 
-def page(chapters: Sequence[Chapter]) -> str:
-    """The page."""
+def make_page(chapters: Sequence[Chapter]) -> str:
+    """Return the page with the given chapters."""
     several = len(chapters) > 1
-    # What is drawn across runs is named after the first of them.
-    title = cut(next((chapter.title for chapter in chapters if chapter.key != _ACROSS), ""), _TITLE)
+    # The page has the title of the first document, also if charts of all runs come first.
+    title = truncate(
+        next((chapter.title for chapter in chapters if chapter.key != _ACROSS_KEY), ""),
+        _MAX_TITLE_LENGTH,
+    )
     body = [
         tag("a", "Skip to the report", href="#main", class_="skip"),
         tag(
             "header",
             tag("p", "shoal report", class_="brand"),
             tag("h1", title, dir="auto"),
-            paragraph(counted(len(chapters), "part") if several else chapters[0].kind, class_="kind"),
+            make_paragraph(
+                format_count(len(chapters), "part") if several else chapters[0].kind, class_="kind"
+            ),
             class_="top",
             style=f"--accent: {GREY if several else chapters[0].colour}",
         ),
-        _contents(chapters),
-        tag("main", [_drawn(chapter, several) for chapter in chapters], id="main"),
-        tag("footer", paragraph(f"Made by shoal {__version__}. This file loads nothing and sends nothing.")),
+        _make_contents(chapters),
+        tag("main", [_render_chapter(chapter, several) for chapter in chapters], id="main"),
+        tag(
+            "footer",
+            make_paragraph(
+                f"Written by shoal {__version__}. This file loads nothing and sends nothing."
+            ),
+        ),
     ]
-    return document(title, "report.css", body)
+    return make_document(title, "report.css", body)
 
 
-def _contents(chapters: Sequence[Chapter]) -> Markup:
+def _make_contents(chapters: Sequence[Chapter]) -> Markup:
     items = []
     for chapter in chapters:
-        inner = tag("ol", [tag("li", tag("a", one.title, href=f"#{chapter.key}-{one.key}")) for one in chapter.sections])
-        name = tag("a", cut(chapter.title, 80), f" – {chapter.kind}", href=f"#{chapter.key}", dir="auto")
+        inner = tag(
+            "ol",
+            [
+                tag("li", tag("a", one.title, href=f"#{chapter.key}-{one.key}"))
+                for one in chapter.sections
+            ],
+        )
+        name = tag(
+            "a",
+            truncate(chapter.title, 80),
+            f" – {chapter.kind}",
+            href=f"#{chapter.key}",
+            dir="auto",
+        )
         items.append(tag("li", name, inner) if len(chapters) > 1 else inner)
-    return tag("nav", tag("h2", "Contents"), tag("ul", items) if len(chapters) > 1 else items, aria_label="Contents")
+    return tag(
+        "nav",
+        tag("h2", "Contents"),
+        tag("ul", items) if len(chapters) > 1 else items,
+        aria_label="Contents",
+    )
 
 
-def _drawn(chapter: Chapter, several: bool) -> Markup:
+def _render_chapter(chapter: Chapter, several: bool) -> Markup:
     level = "h3" if several else "h2"
-    head = join([tag("h2", cut(chapter.title, _TITLE), dir="auto"), paragraph(chapter.kind, class_="kind")]) if several else None
+    head = (
+        join(
+            [
+                tag("h2", truncate(chapter.title, _MAX_TITLE_LENGTH), dir="auto"),
+                make_paragraph(chapter.kind, class_="kind"),
+            ]
+        )
+        if several
+        else None
+    )
     sections = [
-        tag("section", tag(level, one.title), paragraph(one.lead, class_="lead"), one.body, id=f"{chapter.key}-{one.key}")
+        tag(
+            "section",
+            tag(level, one.title),
+            make_paragraph(one.lead, class_="lead"),
+            one.body,
+            id=f"{chapter.key}-{one.key}",
+        )
         for one in chapter.sections
     ]
     return tag(
         "article",
         head,
-        paragraph(chapter.note, class_="simulated" if chapter.is_simulated else "published"),
+        make_paragraph(chapter.note, class_="simulated" if chapter.is_simulated else "published"),
         sections,
         id=chapter.key,
         style=f"--accent: {chapter.colour}",
@@ -186,8 +320,8 @@ def _drawn(chapter: Chapter, several: bool) -> Markup:
     )
 
 
-def document(title: str, style: str, body: Sequence[Markup]) -> str:
-    """A whole document with its styles inside."""
+def make_document(title: str, style: str, body: Sequence[Markup]) -> str:
+    """Return a complete HTML document with its styles inline."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -197,11 +331,11 @@ def document(title: str, style: str, body: Sequence[Markup]) -> str:
         tag("meta", name="color-scheme", content="light dark"),
         tag("meta", name="generator", content=f"shoal {__version__}"),
         tag("title", title),
-        tag("style", Markup(_styles(style))),
+        tag("style", Markup(_read_stylesheet(style))),
     )
     return f"<!doctype html>\n{tag('html', head, tag('body', body), lang='en')}\n"
 
 
 @cache
-def _styles(name: str) -> str:
+def _read_stylesheet(name: str) -> str:
     return (resources.files(__package__) / "styles" / name).read_text("utf-8")

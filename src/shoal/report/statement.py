@@ -1,113 +1,217 @@
-"""A study on one page, for an ethics board or a data-protection officer to sign."""
+"""One-page study statement; data retention.
+
+Ethics boards and data protection officers read and sign the page. The coordinator serves it for
+each study, and ``shoal statement`` writes it for a study file. It must not say more or less than
+the label that participants read. What it says about stored data must agree with
+``docs/theory/threats.md``, and ``tests/e2e/test_traces.py`` measures it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 from shoal import __version__
-from shoal.report.colours import colour_of
-from shoal.report.layout import bullets, paragraph
-from shoal.report.markup import Content, Markup, join, tag
-from shoal.report.page import document
-from shoal.report.retention import retention, trusted, who
-from shoal.report.views import TITLES
+from shoal.report.formatting import get_protocol_colour
+from shoal.report.html import Content, Markup, join, make_bullets, make_paragraph, tag
+from shoal.report.page import make_document
+from shoal.study.delivery import (
+    explain_draft_digest,
+    is_anonymous,
+    make_draft_statement,
+    make_offer_statement,
+)
 from shoal.study.label import Statement
 from shoal.study.manifest import Manifest
-from shoal.study.typeset import clean, moment
-from shoal.study.wording_tokens import remark_on_digest, statement_of, statement_of_draft
+from shoal.study.registry import get_protocol
+from shoal.study.spec import Study
+from shoal.text import clean_text, format_utc
 
-_SIGNED_BY = ("For the study", "Data protection", "Ethics board")
+
+def list_trusted_parties(study: Study, statement: Statement) -> Iterator[str]:
+    """Yield each party to trust, for privacy and for the result."""
+    if get_protocol(study).holders.are_organisations:
+        yield "each organisation, with the rows that it already holds"
+    if study.trust == "local":
+        yield (
+            "for privacy: no one else, because all data that leaves a participant is already "
+            "private"
+        )
+    elif study.trust == "shuffled":
+        share = 100 * (study.participation.honest_share or 1.0)
+        yield (
+            "for the local epsilon: no one, because all data that leaves a participant is already "
+            "private"
+        )
+        yield (
+            "for the epsilon after shuffling: an independent relay, which shuffles and does not "
+            f"reveal the order, and {share:.3g} % honest people"
+        )
+    else:
+        # The last assumption is about members that drop out, not about trust.
+        yield from statement.rests_on[:-1]
+    yield (
+        "for a correct result: participants, to answer truthfully, and the coordinator, to "
+        "compute with the answers that it received"
+    )
+    yield "always: the participant's own computer, and its copy of this software"
+
+
+def list_retention(manifest: Manifest) -> Iterator[str]:
+    """Yield what a coordinator with this software stores, and for how long."""
+    study = manifest.study
+    yield get_protocol(study).retention
+    if is_anonymous(study):
+        yield (
+            "registered keys, which were made for this study, and the credentials issued to them: "
+            "permanently; digests of tickets: until the study ends"
+        )
+        yield (
+            "identifiers of packets, which do not identify people: permanently; digests of their "
+            "content: until the study ends"
+        )
+    else:
+        yield "the SHA-256 digest of each enrolled key: permanently"
+    yield "no log of requests: no sender, address, time or user agent"
+    yield (
+        "the study, its totals and its result: permanently; logs and backups of PostgreSQL or "
+        "Redis contain more (shoal: docs/theory/threats.md)"
+    )
+    yield (
+        "on the participant's own computer: a ledger of the privacy budget spent, and the bytes "
+        "sent"
+    )
+
+
+_SIGNATORIES = ("For the study", "Data protection", "Ethics board")
 _DENSITIES = (("roomy", 98, 44), ("close", 108, 49), ("closer", 120, 56))
-"""How large letters may be: so many fit on a line, and so many lines on a page."""
+"""Font sizes: CSS class, characters on a line, lines on a page."""
 
 
-def statement_page(manifest: Manifest) -> str:
-    """One page that prints on A4: what, who, for what, what leaves, what protects, who is trusted, what is kept, what is not covered.
+def make_statement_page(manifest: Manifest, label: Statement | None = None) -> str:
+    """Return the statement of a served study as one A4 page of HTML.
 
-    Parameters
-    ----------
-    manifest
-        Of the study as it is served: what is signed then has the digest that participants agree to.
+    The manifest is that of the study as served, so that the signed digest is the one that
+    participants agree to. Give its label if it has been made already.
     """
-    told = ". Every word above follows from the study with this digest, to which participants agree; a change of the study changes it."
-    return _page(manifest, statement_of(manifest), told)
+    digest_note = (
+        ". All text above follows from the study with this digest, to which participants "
+        "agree. Any change of the study changes the digest."
+    )
+    return _make_page(manifest, label or make_offer_statement(manifest), digest_note)
 
 
-def draft_page(draft: Manifest, *, tickets: bool = False) -> str:
-    """The same page of a study that is not served yet, as participants will read it.
+def make_draft_page(draft: Manifest, *, tickets: bool = False) -> str:
+    """Return the page of a study that is not served yet, as participants will read it.
 
     Parameters
     ----------
     draft
         The study without keys and addresses.
     tickets
-        Whether anonymous packets will be admitted by tickets, and not by tokens.
+        True if tickets instead of tokens will admit anonymous packets.
     """
-    remark = remark_on_digest(draft, tickets=tickets)
-    told = ". Every word above follows from the study file with this digest; a change of the file changes it."
+    remark = explain_draft_digest(draft, uses_tickets=tickets)
+    digest_note = (
+        ". All text above follows from the study file with this digest. Any change of the file "
+        "changes the digest."
+    )
     if remark is not None:
-        served = "To sign for exactly what is served, print /studies/DIGEST/statement at its coordinator."
-        told = f", a digest {remark}. This page is of the study file alone, and names no digest that is served. {served}"
-    return _page(draft, statement_of_draft(draft, tickets=tickets), told)
+        digest_note = (
+            f", a digest {remark}. This page describes the study file alone, and its digest is "
+            "not that of the served study. To sign the study exactly as served, print "
+            "/studies/DIGEST/statement at its coordinator."
+        )
+    return _make_page(draft, make_draft_statement(draft, uses_tickets=tickets), digest_note)
 
 
-def _page(manifest: Manifest, label: Statement, told: str) -> str:
-    rows = [(head, content if isinstance(content, str) else list(content)) for head, content in _rows(manifest, label)]
-    texts = [text for _, content in rows for text in ([content] if isinstance(content, str) else content)]
-    density = next((name for name, letters, lines in _DENSITIES if sum(-(-len(text) // letters) for text in texts) <= lines), "closest")
+def _make_page(manifest: Manifest, label: Statement, digest_note: str) -> str:
+    rows = [
+        (head, content if isinstance(content, str) else list(content))
+        for head, content in _list_rows(manifest, label)
+    ]
+    texts = [
+        text for _, content in rows for text in ([content] if isinstance(content, str) else content)
+    ]
+    density = next(
+        (
+            name
+            for name, letters, lines in _DENSITIES
+            if sum(-(-len(text) // letters) for text in texts) <= lines
+        ),
+        "closest",
+    )
     study = manifest.study
     head = tag(
         "header",
         tag("p", "Privacy statement of a study", class_="brand"),
-        tag("h1", clean(study.title), dir="auto"),
-        paragraph(f"{TITLES[study.protocol]}, variant {study.variant}, trust {study.trust}", class_="kind"),
-        style=f"--accent: {colour_of(study.protocol)}",
+        tag("h1", clean_text(study.title), dir="auto"),
+        make_paragraph(
+            f"{get_protocol(study).title}, variant {study.variant}, trust {study.trust}",
+            class_="kind",
+        ),
+        style=f"--accent: {get_protocol_colour(study.protocol)}",
     )
     body = [
         tag(
             "main",
             head,
-            tag("dl", [_term(name, content) for name, content in rows]),
-            _signatures(),
-            _foot(manifest, told),
+            tag("dl", [_make_term(name, content) for name, content in rows]),
+            _make_signatures(),
+            _make_footer(manifest, digest_note),
             class_=density,
             id="main",
         ),
     ]
-    return document(f"Statement: {clean(study.title)}", "statement.css", body)
+    return make_document(f"Statement: {clean_text(study.title)}", "statement.css", body)
 
 
-def _term(name: str, content: str | list[str]) -> Markup:
-    said: Content = content if isinstance(content, str) else content[0] if len(content) == 1 else bullets(content)
-    return join([tag("dt", name), tag("dd", said, dir="auto")])
+def _make_term(name: str, content: str | list[str]) -> Markup:
+    body: Content = (
+        content
+        if isinstance(content, str)
+        else content[0]
+        if len(content) == 1
+        else make_bullets(content)
+    )
+    return join([tag("dt", name), tag("dd", body, dir="auto")])
 
 
-def _rows(manifest: Manifest, label: Statement) -> Iterator[tuple[str, str | Iterable[str]]]:
-    study, said = manifest.study, dict(label.rows())
-    features = [clean(feature.name) for feature in study.feature]
-    listed = ", ".join(features[:24]) + (f" and {len(features) - 24} more" if len(features) > 24 else "")
+def _list_rows(manifest: Manifest, label: Statement) -> Iterator[tuple[str, str | Iterable[str]]]:
+    study, rows = manifest.study, dict(label.rows())
+    features = [clean_text(feature.name) for feature in study.feature]
+    listed = ", ".join(features[:24]) + (
+        f" and {len(features) - 24} more" if len(features) > 24 else ""
+    )
     yield "Purpose", label.purpose
-    yield "Who takes part", who(study)
-    yield "What is asked", f"to predict {clean(study.label.name)} from {listed}"
-    yield "What leaves", said["Leaves here"]
+    yield "Participants", get_protocol(study).describe_participants(study)
+    yield "Task", f"to predict {clean_text(study.label.name)} from {listed}"
+    yield "What leaves", rows["You send"]
     yield "Who sees it", label.seen_by
-    yield "What is protected", said["Protects"]
-    yield "Guarantee", said["Guarantee"]
-    yield "What that means", [*said["In words"], *said.get("In a crowd", ())]
-    yield "Who is trusted", trusted(study, label)
-    yield "What is kept", retention(manifest)
+    yield "What is protected", rows["Protects"]
+    yield "Guarantee", rows["Guarantee"]
+    yield "What that means", [*rows["Risk"], *rows.get("Shuffled", ())]
+    yield "Who is trusted", list_trusted_parties(study, label)
+    yield "What is stored", list_retention(manifest)
     yield "Not covered", label.not_covered
     yield "Leaving", label.undo
-    yield "Contact", label.contact + ("" if label.closes is None else f"; the study closes {moment(label.closes)}")
+    yield (
+        "Contact",
+        label.contact
+        + ("" if label.closes is None else f"; the study closes {format_utc(label.closes)}"),
+    )
 
 
-def _signatures() -> Markup:
+def _make_signatures() -> Markup:
     def line(role: str) -> Markup:
-        return tag("div", tag("span", role, class_="role"), tag("span", "Name, date, signature", class_="line"))
+        return tag(
+            "div",
+            tag("span", role, class_="role"),
+            tag("span", "Name, date, signature", class_="line"),
+        )
 
-    return tag("div", map(line, _SIGNED_BY), class_="signatures")
+    return tag("div", map(line, _SIGNATORIES), class_="signatures")
 
 
-def _foot(manifest: Manifest, told: str) -> Markup:
+def _make_footer(manifest: Manifest, digest_note: str) -> Markup:
     digest = tag("code", manifest.digest.hex())
-    return tag("footer", paragraph("Study ", digest, f"{told} shoal {__version__}."))
+    return tag("footer", make_paragraph("Study ", digest, f"{digest_note} shoal {__version__}."))

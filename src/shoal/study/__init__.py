@@ -1,1 +1,1 @@
-"""The study file, the manifest, the plan and the label: what is asked, of whom, at which price."""
+"""The study file, the manifest, the plan and the label."""

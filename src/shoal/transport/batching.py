@@ -1,7 +1,10 @@
-"""Calls that block, made together in a thread: what is asked for while one call is under way waits, and is asked for in one call then.
+"""Batch concurrent calls into one.
 
-So one transaction serves all who wait for it, however many they are, and whoever comes alone waits for nobody. Calls that do not block are
-made in the event loop: those of one turn together, which is faster than each between the reading and writing of others.
+The coordinator and the relay use it for store transactions and for token verification. While a
+blocking call runs in a thread, further requests are collected, and the next call serves them all:
+one transaction serves any number of requests, and a single request does not wait. Calls that do not
+block run in the event loop, those of one turn together, which is faster than one call between the
+reads and writes of each connection.
 """
 
 from __future__ import annotations
@@ -12,72 +15,82 @@ from concurrent.futures import Executor
 from itertools import islice
 from typing import Generic, TypeVar
 
-Asked = TypeVar("Asked")
-Answer = TypeVar("Answer")
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 
-class Batched(Generic[Asked, Answer]):
-    """A function of many, as an asynchronous one of one.
+class CallBatcher(Generic[Argument, Result]):
+    """An asynchronous function of one value, made from a function of a list.
 
     Parameters
     ----------
     work
-        Answers each of what it is given, in order. What it raises, all of them are told.
+        Returns a result for each value, in order. If it raises, all callers of the batch get the
+        error.
     executor
-        Where it runs, if it blocks; one call at a time. None for the event loop.
-    most
-        How many it is given at once at most.
+        Runs a function that blocks, one call at a time; None for the event loop.
+    max_size
+        Most values in one call.
 
     Examples
     --------
     >>> from concurrent.futures import ThreadPoolExecutor
     >>> async def main() -> list[int]:
-    ...     double = Batched(lambda numbers: [2 * n for n in numbers], ThreadPoolExecutor(1), most=100)
+    ...     double = CallBatcher(
+    ...         lambda numbers: [2 * n for n in numbers], ThreadPoolExecutor(1), 100
+    ...     )
     ...     return await asyncio.gather(double(1), double(2), double(3))
     >>> asyncio.run(main())
     [2, 4, 6]
     """
 
-    def __init__(self, work: Callable[[list[Asked]], list[Answer]], executor: Executor | None, most: int) -> None:
-        self._work, self._executor, self._most = work, executor, most
-        self._waiting: dict[asyncio.Future[Answer], Asked] = {}
+    def __init__(
+        self,
+        work: Callable[[list[Argument]], list[Result]],
+        executor: Executor | None,
+        max_size: int,
+    ) -> None:
+        self._work, self._executor, self._max_size = work, executor, max_size
+        self._waiting: dict[asyncio.Future[Result], Argument] = {}
         self._task: asyncio.Task[None] | None = None
 
-    async def __call__(self, asked: Asked) -> Answer:
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting[future] = asked
+    async def __call__(self, argument: Argument) -> Result:
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting[future] = argument
         if self._task is None:
-            self._task = asyncio.create_task(self._answer_all())
+            self._task = asyncio.create_task(self._run_batches())
         return await future
 
-    async def _answer_all(self) -> None:
+    async def _run_batches(self) -> None:
         try:
             while self._waiting:
-                some = dict(islice(self._waiting.items(), self._most))
+                some = dict(islice(self._waiting.items(), self._max_size))
                 for future in some:
                     del self._waiting[future]
                 try:
-                    answers = await self._ask(list(some.values()))
+                    results = await self._call_work(list(some.values()))
                 except Exception as error:
                     for future in some:
-                        _settle(future, error=error)
+                        _resolve_future(future, error=error)
                 else:
-                    for future, answer in zip(some, answers, strict=True):
-                        _settle(future, answer)
+                    for future, result in zip(some, results, strict=True):
+                        _resolve_future(future, result)
         finally:
             self._task = None
 
-    async def _ask(self, some: list[Asked]) -> list[Answer]:
+    async def _call_work(self, some: list[Argument]) -> list[Result]:
         if self._executor is None:
             return self._work(some)
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._work, some)
 
 
-def _settle(future: asyncio.Future[Answer], answer: Answer | None = None, error: Exception | None = None) -> None:
-    """Whoever asked may have gone meanwhile."""
+def _resolve_future(
+    future: asyncio.Future[Result], result: Result | None = None, error: Exception | None = None
+) -> None:
+    """Give a caller its result or error, unless the caller was cancelled."""
     if future.done():
         return
     if error is not None:
         future.set_exception(error)
     else:
-        future.set_result(answer)  # type: ignore[arg-type]
+        future.set_result(result)  # type: ignore[arg-type]

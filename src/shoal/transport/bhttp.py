@@ -1,16 +1,23 @@
-"""Requests and answers of HTTP as bytes (RFC 9292, known length): what is inside of a sealed request, and of the answer to it.
+"""Binary HTTP (RFC 9292), messages of known length.
 
-============  =================================================================================================================
-framing       one byte: 0 a request, 1 an answer. The other two of the RFC, of indeterminate length, are refused
-control       method, scheme, authority and path, each with its length; or the status
-headers       length of all, then names and values, each with its length
-body          length, bytes
-trailers      as headers; read and dropped
-padding       zeros
-============  =================================================================================================================
+It is the content of sealed requests and responses (`shoal.transport.ohttp`). A message has:
 
-A message may end after any part whose followers are all empty. Padding is how all sealed packets of a study get one length.
-Answers that only inform (1xx) before the final one are dropped.
+framing
+    One byte: 0 for a request, 1 for a response. The other two of the RFC, of indeterminate length,
+    are rejected.
+control
+    Method, scheme, authority and path, each with its length; or the status.
+headers
+    Length of all, then names and values, each with its length.
+body
+    Length, bytes.
+trailers
+    As headers; read and dropped.
+padding
+    Zeros. They give all sealed packets of a study one length.
+
+A message may end after any part if all following parts are empty. Informational responses (1xx)
+before the final one are dropped.
 """
 
 from __future__ import annotations
@@ -26,11 +33,11 @@ Headers = tuple[tuple[str, str], ...]
 MAX_HEADERS = 32
 MAX_HEADER_BYTES = 1 << 14
 MAX_MESSAGE_BYTES = MAX_BYTES + 4 * MAX_HEADER_BYTES
-MAX_INFORMING = 4
-GRAIN = 1 << 10
-"""Requests and answers that are no packets are padded to a multiple of so many bytes."""
+MAX_INFORMATIONAL = 4
+PADDING_MULTIPLE = 1 << 10
+"""Requests and responses without packets are padded to a multiple of this number of bytes."""
 
-_REQUEST, _ANSWER = 0, 1
+_REQUEST, _RESPONSE = 0, 1
 _METHOD = re.compile(r"[A-Z]{1,16}\Z")
 _SCHEME = re.compile(r"https?\Z")
 _AUTHORITY = re.compile(r"[A-Za-z0-9.\-_\[\]:]{0,255}\Z")
@@ -40,23 +47,21 @@ _VALUE = re.compile(r"(?:[!-~](?:[ \t!-~]*[!-~])?)?\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BinaryRequest:
     """A request.
 
     Parameters
     ----------
-    method, path
-        As in HTTP; the path with its query.
+    path
+        The path with its query.
     headers
-        Names in small letters, with their values.
-    body
-        The content.
-    scheme, authority
-        To whom the request goes, where that is not clear.
+        Names in lower case, with their values.
+    authority
+        Empty if the recipient is clear.
 
     Examples
     --------
-    >>> Request.from_bytes(Request("GET", "/v1/studies").to_bytes(1024)).path
+    >>> BinaryRequest.from_bytes(BinaryRequest("GET", "/v1/studies").to_bytes(1024)).path
     '/v1/studies'
     """
 
@@ -68,41 +73,42 @@ class Request:
     authority: str = ""
 
     def to_bytes(self, size: int | None = None) -> bytes:
-        """The request, with zeros up to a size where one is given."""
+        """Encode the request, padded with zeros up to ``size`` if it is given."""
         control = (self.method, self.scheme, self.authority, self.path)
-        if not _is_control(*control):
-            raise LocalProtocolError("MSG-007", "A request has a method, an address or a path that HTTP does not have.")
-        parts = [_sized(part.encode("ascii")) for part in control]
-        return _padded(bytes([_REQUEST]) + b"".join(parts) + _rest(self.headers, self.body), size)
+        if not _is_valid_control(*control):
+            raise LocalProtocolError(
+                "MSG-007", "A request has an invalid method, scheme, authority or path."
+            )
+        parts = [_encode_sized(part.encode("ascii")) for part in control]
+        return _pad_message(
+            bytes([_REQUEST]) + b"".join(parts) + _encode_headers_and_body(self.headers, self.body),
+            size,
+        )
 
     @classmethod
-    def from_bytes(cls, data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> Request:
-        """The request that some bytes are; ``MSG-005`` for any other bytes, ``MSG-001`` for too many."""
-        reader = _Reader(data, _REQUEST, max_bytes)
-        method, scheme, authority, path = (reader.text() for _ in range(4))
-        if not _is_control(method, scheme, authority, path):
-            raise _malformed("has a method, an address or a path that HTTP does not have")
-        headers, body = reader.rest()
+    def from_bytes(cls, data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> BinaryRequest:
+        """Decode a request; raise ``MSG-005`` for other bytes, ``MSG-001`` if they are too many."""
+        reader = _BinaryMessageReader(data, _REQUEST, max_bytes)
+        method, scheme, authority, path = (reader.read_text() for _ in range(4))
+        if not _is_valid_control(method, scheme, authority, path):
+            raise _malformed_error("has an invalid method, scheme, authority or path")
+        headers, body = reader.read_headers_and_body()
         return cls(method, path, headers, body, scheme, authority)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer to a request.
+class BinaryResponse:
+    """A response.
 
     Parameters
     ----------
-    status
-        As in HTTP.
     headers
-        Names in small letters, with their values.
-    body
-        The content.
+        Names in lower case, with their values.
 
     Examples
     --------
-    >>> Answer.from_bytes(bytes.fromhex("0140c8"))
-    Answer(status=200, headers=(), body=b'')
+    >>> BinaryResponse.from_bytes(bytes.fromhex("0140c8"))
+    BinaryResponse(status=200, headers=(), body=b'')
     """
 
     status: int
@@ -110,134 +116,157 @@ class Answer:
     body: bytes = b""
 
     def to_bytes(self, size: int | None = None) -> bytes:
-        """The answer, with zeros up to a size where one is given."""
+        """Encode the response, padded with zeros up to ``size`` if it is given."""
         if not 200 <= self.status <= 599:
-            raise LocalProtocolError("MSG-007", f"An answer cannot have status {self.status}.")
-        return _padded(bytes([_ANSWER]) + _integer(self.status) + _rest(self.headers, self.body), size)
+            raise LocalProtocolError("MSG-007", f"A response cannot have status {self.status}.")
+        return _pad_message(
+            bytes([_RESPONSE])
+            + _encode_integer(self.status)
+            + _encode_headers_and_body(self.headers, self.body),
+            size,
+        )
 
     @classmethod
-    def from_bytes(cls, data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> Answer:
-        """The answer that some bytes are; ``MSG-005`` for any other bytes, ``MSG-001`` for too many."""
-        reader = _Reader(data, _ANSWER, max_bytes)
-        status = reader.integer()
-        for _ in range(MAX_INFORMING):
+    def from_bytes(cls, data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> BinaryResponse:
+        """Decode a response; raise ``MSG-005`` for other bytes, ``MSG-001`` if too many."""
+        reader = _BinaryMessageReader(data, _RESPONSE, max_bytes)
+        status = reader.read_integer()
+        for _ in range(MAX_INFORMATIONAL):
             if not 100 <= status <= 199:
                 break
-            reader.headers()
-            status = reader.integer()
+            reader.read_headers()
+            status = reader.read_integer()
         if not 200 <= status <= 599:
-            raise _malformed("has a status that is not that of an answer")
-        headers, body = reader.rest()
+            raise _malformed_error("has a status that a response cannot have")
+        headers, body = reader.read_headers_and_body()
         return cls(status, headers, body)
 
 
-def padded_size(n: int) -> int:
-    """The size to which a message of ``n`` bytes is padded that is no packet.
+def compute_padded_size(n: int) -> int:
+    """Return the padded size of a message of ``n`` bytes that contains no packet.
 
     Examples
     --------
-    >>> padded_size(1), padded_size(1024), padded_size(1025)
+    >>> compute_padded_size(1), compute_padded_size(1024), compute_padded_size(1025)
     (1024, 1024, 2048)
     """
-    return -(-n // GRAIN) * GRAIN
+    return -(-n // PADDING_MULTIPLE) * PADDING_MULTIPLE
 
 
-class _Reader:
-    """What is left of a message."""
+class _BinaryMessageReader:
+    """A reader of the parts of a message, in order."""
 
     def __init__(self, data: bytes, framing: int, max_bytes: int) -> None:
         if len(data) > max_bytes:
-            what = f"A message of binary HTTP of {len(data)} bytes is too large."
+            what = f"A binary HTTP message of {len(data)} bytes is too large."
             raise RemoteProtocolError("MSG-001", what, why=f"The limit is {max_bytes} bytes.")
-        self._data, self._at = data, 0
-        if self.integer() != framing:
-            raise _malformed("is of another kind, or its length is not known")
+        self._data, self._position = data, 0
+        if self.read_integer() != framing:
+            raise _malformed_error("is of another kind, or of indeterminate length")
 
-    def integer(self) -> int:
-        """A whole number in 1, 2, 4 or 8 bytes, whose first two bits say in how many."""
-        if self._at >= len(self._data):
-            raise _malformed("ends too early")
-        n = 1 << (self._data[self._at] >> 6)
-        return int.from_bytes(self._take(n), "big") & ((1 << (8 * n - 2)) - 1)
+    def read_integer(self) -> int:
+        """Read an integer of 1, 2, 4 or 8 bytes; its first two bits encode the number of bytes."""
+        if self._position >= len(self._data):
+            raise _malformed_error("ends too early")
+        n = 1 << (self._data[self._position] >> 6)
+        return int.from_bytes(self._read_bytes(n), "big") & ((1 << (8 * n - 2)) - 1)
 
-    def text(self) -> str:
+    def read_text(self) -> str:
         try:
-            return self.sized().decode("ascii")
+            return self.read_sized().decode("ascii")
         except UnicodeDecodeError:
-            raise _malformed("has text that is not ASCII") from None
+            raise _malformed_error("has text that is not ASCII") from None
 
-    def sized(self) -> bytes:
-        return self._take(self.integer())
+    def read_sized(self) -> bytes:
+        return self._read_bytes(self.read_integer())
 
-    def headers(self) -> Headers:
-        """A section of names and values; none where the message is at its end."""
-        if self._at == len(self._data):
+    def read_headers(self) -> Headers:
+        """Read a section of names and values; return none at the end of the message."""
+        if self._position == len(self._data):
             return ()
-        size = self.integer()
-        end = self._at + size
+        size = self.read_integer()
+        end = self._position + size
         if size > MAX_HEADER_BYTES or end > len(self._data):
-            raise _malformed("has headers that are too long, or end too early")
+            raise _malformed_error("has headers that are too long, or are truncated")
         found = []
-        while self._at < end:
-            found.append((self.text(), self.text()))
-        if self._at != end or not _is_headers(tuple(found)):
-            raise _malformed("has headers that HTTP does not have, or too many")
+        while self._position < end:
+            found.append((self.read_text(), self.read_text()))
+        if self._position != end or not _is_valid_headers(tuple(found)):
+            raise _malformed_error("has invalid headers, or too many")
         return tuple(found)
 
-    def rest(self) -> tuple[Headers, bytes]:
-        """Headers and body; then there must be nothing but trailers and zeros."""
-        headers = self.headers()
-        body = self.sized() if self._at < len(self._data) else b""
-        self.headers()
-        if self._data.count(0, self._at) != len(self._data) - self._at:
-            raise _malformed("is followed by something")
+    def read_headers_and_body(self) -> tuple[Headers, bytes]:
+        """Read headers and body; only trailers and zeros may follow."""
+        headers = self.read_headers()
+        body = self.read_sized() if self._position < len(self._data) else b""
+        self.read_headers()
+        if self._data.count(0, self._position) != len(self._data) - self._position:
+            raise _malformed_error("is followed by other data")
         return headers, body
 
-    def _take(self, n: int) -> bytes:
-        taken = self._data[self._at : self._at + n]
-        if len(taken) != n:
-            raise _malformed("ends too early")
-        self._at += n
-        return taken
+    def _read_bytes(self, n: int) -> bytes:
+        data = self._data[self._position : self._position + n]
+        if len(data) != n:
+            raise _malformed_error("ends too early")
+        self._position += n
+        return data
 
 
-def _rest(headers: Headers, body: bytes) -> bytes:
-    """Headers, body and no trailers."""
-    if not _is_headers(headers):
-        raise LocalProtocolError("MSG-007", "A message has headers that HTTP does not have, or too many.")
-    section = b"".join(_sized(name.encode("ascii")) + _sized(value.encode("ascii")) for name, value in headers)
+def _encode_headers_and_body(headers: Headers, body: bytes) -> bytes:
+    """Encode headers and body, without trailers."""
+    if not _is_valid_headers(headers):
+        raise LocalProtocolError("MSG-007", "A message has invalid headers, or too many.")
+    section = b"".join(
+        _encode_sized(name.encode("ascii")) + _encode_sized(value.encode("ascii"))
+        for name, value in headers
+    )
     if len(section) > MAX_HEADER_BYTES:
-        raise LocalProtocolError("MSG-007", f"A message has headers of {len(section)} bytes, and may have {MAX_HEADER_BYTES}.")
-    return _sized(section) + _sized(body) + _integer(0)
+        raise LocalProtocolError(
+            "MSG-007",
+            f"A message has headers of {len(section)} bytes; the limit is {MAX_HEADER_BYTES}.",
+        )
+    return _encode_sized(section) + _encode_sized(body) + _encode_integer(0)
 
 
-def _is_control(method: str, scheme: str, authority: str, path: str) -> bool:
-    return bool(_METHOD.match(method) and _SCHEME.match(scheme) and _AUTHORITY.match(authority) and _PATH.match(path))
+def _is_valid_control(method: str, scheme: str, authority: str, path: str) -> bool:
+    return bool(
+        _METHOD.match(method)
+        and _SCHEME.match(scheme)
+        and _AUTHORITY.match(authority)
+        and _PATH.match(path)
+    )
 
 
-def _is_headers(headers: Headers) -> bool:
-    return len(headers) <= MAX_HEADERS and all(_NAME.match(name) and _VALUE.match(value) for name, value in headers)
+def _is_valid_headers(headers: Headers) -> bool:
+    return len(headers) <= MAX_HEADERS and all(
+        _NAME.match(name) and _VALUE.match(value) for name, value in headers
+    )
 
 
-def _sized(part: bytes) -> bytes:
-    return _integer(len(part)) + part
+def _encode_sized(part: bytes) -> bytes:
+    return _encode_integer(len(part)) + part
 
 
-def _integer(number: int) -> bytes:
-    """In as few bytes as it goes: RFC 9000 §16."""
+def _encode_integer(number: int) -> bytes:
+    """Encode an integer in the fewest bytes.
+
+    Ref: RFC 9000 §16.
+    """
     for code, n in enumerate((1, 2, 4, 8)):
         if number < 1 << (8 * n - 2):
             return (number | code << (8 * n - 2)).to_bytes(n, "big")
-    raise AssertionError(f"{number} is more than a message can be long")
+    raise AssertionError(f"{number} is larger than any length")
 
 
-def _padded(message: bytes, size: int | None) -> bytes:
+def _pad_message(message: bytes, size: int | None) -> bytes:
     if size is None:
         return message
     if len(message) > size:
-        raise LocalProtocolError("MSG-007", f"A message of {len(message)} bytes does not fit into {size}.")
+        raise LocalProtocolError(
+            "MSG-007", f"A message of {len(message)} bytes does not fit into {size}."
+        )
     return message.ljust(size, b"\x00")
 
 
-def _malformed(how: str) -> RemoteProtocolError:
-    return RemoteProtocolError("MSG-005", f"A message of binary HTTP {how}.")
+def _malformed_error(how: str) -> RemoteProtocolError:
+    return RemoteProtocolError("MSG-005", f"A binary HTTP message {how}.")

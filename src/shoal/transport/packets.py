@@ -1,31 +1,40 @@
-"""The packet in which an anonymous answer travels: a token, the answer, and zeros up to the one size that all packets of a study have.
+"""Anonymous packets: format, sealing, batch sizes.
+
+Participants make packets, a relay batches sealed ones, the coordinator opens and reads them. All
+packets of a study have the same size, and so have all sealed packets: a change must keep this,
+because a size could identify a sender. A packet contains:
 
 ======================  ===================================================
-bytes                   what
+bytes                   content
 ======================  ===================================================
 1                       the version, 1
 `TOKEN_BYTES`           the token
-4                       the place that the token discloses, big-endian
-4                       how long the answer is, big-endian
-...                     the answer, a message in its one encoding
-...                     zeros
+4                       the partition that the token discloses, big-endian
+4                       the length of the answer, big-endian
+...                     the answer, a message in its only encoding
+...                     zeros up to the size of the study's packets
 ======================  ===================================================
+
+A sealed packet is a request of Oblivious HTTP without a response. It contains the POST of a packet
+to the study's submissions, always with the same headers, so that its length depends only on the
+packet's length.
+
+A relay sends a batch in several requests of nearly equal size if one cannot contain it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoal.crypto.tokens import TOKEN_BYTES
+from shoal.crypto.credentials.tokens import TOKEN_BYTES
 from shoal.errors import LocalProtocolError, RemoteProtocolError
-from shoal.protocols.anonml.analysis import packet_bytes
-from shoal.study.anonml import script_of
-from shoal.study.manifest import Manifest
+from shoal.messages.codec import MAX_BYTES
+from shoal.study.delivery import HEAD_BYTES
+from shoal.transport import ohttp
+from shoal.transport.api import RAW, study_route
+from shoal.transport.bhttp import BinaryRequest
 
-VERSION = 1
-HEAD_BYTES = 1 + TOKEN_BYTES + 4 + 4
-GRAIN = 64
-"""Packets are a multiple of so many bytes."""
+PACKET_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,33 +43,133 @@ class Packet:
 
     Parameters
     ----------
-    token, place
-        What shows that the sender may send it, and the place that it discloses.
+    token, partition
+        Proof that the sender is a member, and the partition that it discloses.
     answer
-        The message's bytes.
+        The encoded message.
     """
 
     token: bytes
-    place: int
+    partition: int
     answer: bytes
 
     def to_bytes(self, size: int) -> bytes:
-        """The packet in a study whose packets have this size."""
-        head = bytes([VERSION]) + self.token + self.place.to_bytes(4, "big") + len(self.answer).to_bytes(4, "big")
+        """Encode the packet, with zeros up to ``size``; ``MSG-007`` if the answer is too long."""
+        head = (
+            bytes([PACKET_VERSION])
+            + self.token
+            + self.partition.to_bytes(4, "big")
+            + len(self.answer).to_bytes(4, "big")
+        )
         if len(head) != HEAD_BYTES or len(head) + len(self.answer) > size:
-            raise LocalProtocolError("MSG-007", f"An answer of {len(self.answer)} bytes does not fit into a packet of {size}.")
+            raise LocalProtocolError(
+                "MSG-007",
+                f"An answer of {len(self.answer)} bytes does not fit into a packet of {size}.",
+            )
         return (head + self.answer).ljust(size, b"\x00")
 
     @classmethod
     def from_bytes(cls, data: bytes, size: int) -> Packet:
-        """The packet that some bytes are; ``MSG-005`` for bytes of any other form or size."""
+        """Decode a packet; raise ``MSG-005`` for bytes of any other form or size."""
         n = int.from_bytes(data[HEAD_BYTES - 4 : HEAD_BYTES], "big")
-        if len(data) != size or data[:1] != bytes([VERSION]) or HEAD_BYTES + n > size or any(data[HEAD_BYTES + n :]):
+        if (
+            len(data) != size
+            or data[:1] != bytes([PACKET_VERSION])
+            or HEAD_BYTES + n > size
+            or any(data[HEAD_BYTES + n :])
+        ):
             raise RemoteProtocolError("MSG-005", f"{len(data)} bytes are not a packet of {size}.")
-        place = int.from_bytes(data[HEAD_BYTES - 8 : HEAD_BYTES - 4], "big")
-        return cls(data[1 : 1 + TOKEN_BYTES], place, data[HEAD_BYTES : HEAD_BYTES + n])
+        partition = int.from_bytes(data[HEAD_BYTES - 8 : HEAD_BYTES - 4], "big")
+        return cls(data[1 : 1 + TOKEN_BYTES], partition, data[HEAD_BYTES : HEAD_BYTES + n])
 
 
-def packet_size(manifest: Manifest) -> int:
-    """The one size of all packets of an AnonML study."""
-    return -(-(HEAD_BYTES + packet_bytes(script_of(manifest.study, manifest.digest))) // GRAIN) * GRAIN
+_HEADERS = (("content-type", RAW),)
+
+
+def seal_packet(gateway_key: bytes, study: str, packet: bytes) -> bytes:
+    """Seal a packet for the gateway; the bytes are different each time.
+
+    Parameters
+    ----------
+    gateway_key
+        The gateway's key from the manifest.
+    study
+        The digest in hexadecimal.
+
+    Examples
+    --------
+    >>> gateway = ohttp.Gateway.from_seed(bytes(range(32)))
+    >>> sealed = seal_packet(gateway.key, "7f" * 32, bytes(640))
+    >>> (
+    ...     len(sealed) == compute_sealed_size(640),
+    ...     open_packet(gateway, "7f" * 32, sealed) == bytes(640),
+    ... )
+    (True, True)
+    """
+    return ohttp.seal_request(gateway_key, _make_submission(study, packet).to_bytes())
+
+
+def open_packet(gateway: ohttp.Gateway, study: str, sealed: bytes) -> bytes:
+    """Open a sealed packet; raise ``CRYPTO-001`` or ``MSG-005`` if it is not of this study."""
+    request = BinaryRequest.from_bytes(gateway.open_one_way(sealed))
+    if request != _make_submission(study, request.body):
+        raise RemoteProtocolError(
+            "MSG-005", "A sealed packet contains another request than a submission to its study."
+        )
+    return request.body
+
+
+def compute_sealed_size(packet_size: int) -> int:
+    """Return the length of a sealed packet; it is the same for every study and key."""
+    return ohttp.REQUEST_OVERHEAD + len(_make_submission("0" * 64, bytes(packet_size)).to_bytes())
+
+
+def _make_submission(study: str, packet: bytes) -> BinaryRequest:
+    # The authority is empty: the name under which a sender reaches the coordinator would
+    # distinguish senders.
+    return BinaryRequest("POST", study_route(study, "submissions"), _HEADERS, packet)
+
+
+MAX_REQUEST_PACKETS = 4_096
+"""Most packets in one request; the coordinator verifies them in a few seconds."""
+
+_FRAME_BYTES = 64
+_PACKET_FRAME_BYTES = 8
+"""Most bytes that encoding adds to all packets together, and to each packet."""
+
+
+def compute_max_part(packet_size: int) -> int:
+    """Return how many packets of a study fit into one request.
+
+    Examples
+    --------
+    >>> compute_max_part(1024), compute_max_part(1 << 20)
+    (4096, 15)
+    """
+    return min(
+        MAX_REQUEST_PACKETS,
+        (MAX_BYTES - _FRAME_BYTES) // (compute_sealed_size(packet_size) + _PACKET_FRAME_BYTES),
+    )
+
+
+def compute_min_part(packet_size: int, minimum: int) -> int:
+    """Return the fewest packets in a request of a batch with at least ``minimum`` packets.
+
+    Examples
+    --------
+    >>> compute_min_part(1024, 100), compute_min_part(1024, 20_000)
+    (100, 2048)
+    """
+    return min(minimum, compute_max_part(packet_size) // 2)
+
+
+def split_evenly(n: int, max_size: int) -> list[int]:
+    """Split ``n`` into the fewest parts up to ``max_size``; their sizes differ by at most one.
+
+    Examples
+    --------
+    >>> split_evenly(10, 4), split_evenly(3, 4), split_evenly(0, 4)
+    ([4, 3, 3], [3], [])
+    """
+    n_parts = -(-n // max_size)
+    return [n // n_parts + (i < n % n_parts) for i in range(n_parts)]

@@ -1,1 +1,1 @@
-"""Pages for people: what a coordinator shows in a browser, and a participant's own ledger. From plain data, without I/O."""
+"""HTML pages of the dashboard and the ledger, made from plain data without I/O."""

@@ -1,13 +1,23 @@
-"""What each cheat sends, exactly, and that it stays in the range of weights."""
+"""Updates of attackers of DDML: exact values, within the range of weights."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from shoal.attacks.ddml import constant, negated, one_coordinate, random, replayed, scaled, slow_drift, stale, stretched
+from shoal.attacks.ddml import (
+    make_constant_update,
+    make_random_update,
+    make_slow_drift,
+    make_stale_update,
+    move_one_weight,
+    negate_update,
+    replay_update,
+    scale_update,
+    stretch_step,
+)
 from shoal.entropy import SeededEntropy
-from shoal.protocols.ddml.merging import LIMIT
+from shoal.protocols.ddml.instances import LIMIT
 
 DRAWN = np.array([10, -20, 30, LIMIT], np.int32)
 UPDATE = np.array([12, -25, 30, LIMIT - 5], np.int32)
@@ -17,36 +27,39 @@ OLD = np.array([100, 200, 300, 0], np.int32)
 @pytest.mark.parametrize(
     ("sent", "expected"),
     [
-        (negated(UPDATE), [-12, 25, -30, -LIMIT + 5]),
-        (scaled(UPDATE, 3), [36, -75, 90, LIMIT]),
-        (scaled(UPDATE, -10), [-120, 250, -300, -LIMIT]),
-        (stretched(DRAWN, UPDATE, 3), [16, -35, 30, LIMIT - 15]),
-        (stretched(DRAWN, UPDATE, -1), [8, -15, 30, LIMIT]),
-        (constant(UPDATE, 7), [7, 7, 7, 7]),
-        (constant(UPDATE, -(1 << 40)), [-LIMIT] * 4),
-        (one_coordinate(UPDATE, 1, 1000), [12, 975, 30, LIMIT - 5]),
-        (one_coordinate(UPDATE, 3, 1000), [12, -25, 30, LIMIT]),
-        (slow_drift(DRAWN, 2.4), [12, -18, 32, LIMIT]),
-        (stale(OLD, DRAWN, UPDATE), [102, 195, 300, -5]),
-        (replayed(UPDATE), UPDATE.tolist()),
+        (negate_update(UPDATE), [-12, 25, -30, -LIMIT + 5]),
+        (scale_update(UPDATE, 3), [36, -75, 90, LIMIT]),
+        (scale_update(UPDATE, -10), [-120, 250, -300, -LIMIT]),
+        (stretch_step(DRAWN, UPDATE, 3), [16, -35, 30, LIMIT - 15]),
+        (stretch_step(DRAWN, UPDATE, -1), [8, -15, 30, LIMIT]),
+        (make_constant_update(UPDATE, 7), [7, 7, 7, 7]),
+        (make_constant_update(UPDATE, -(1 << 40)), [-LIMIT] * 4),
+        (move_one_weight(UPDATE, 1, 1000), [12, 975, 30, LIMIT - 5]),
+        (move_one_weight(UPDATE, 3, 1000), [12, -25, 30, LIMIT]),
+        (make_slow_drift(DRAWN, 2.4), [12, -18, 32, LIMIT]),
+        (make_stale_update(OLD, DRAWN, UPDATE), [102, 195, 300, -5]),
+        (replay_update(UPDATE), UPDATE.tolist()),
     ],
 )
-def test_what_a_cheat_sends(sent, expected):
+def test_attacker_sends_the_expected_update(sent, expected):
     assert sent.dtype == np.int32
     assert sent.tolist() == expected
 
 
-def test_random_weights_fill_the_range_of_the_model_and_nothing_else():
+def test_random_weights_fill_the_range_of_the_model():
     update = np.full(20_000, -50, np.int32)
-    sent = random(update, SeededEntropy(1))
+    sent = make_random_update(update, SeededEntropy(1))
     assert sent.dtype == np.int32
     assert set(sent.tolist()) == set(range(-50, 51))
     assert abs(sent.mean()) < 1
 
 
 def test_random_weights_know_the_widest_range():
-    assert np.abs(random(np.full(100, -LIMIT, np.int32), SeededEntropy(1))).max() > LIMIT // 2
+    assert (
+        np.abs(make_random_update(np.full(100, -LIMIT, np.int32), SeededEntropy(1))).max()
+        > LIMIT // 2
+    )
 
 
-def test_a_replay_is_a_copy():
-    assert replayed(UPDATE) is not UPDATE
+def test_replay_is_a_copy():
+    assert replay_update(UPDATE) is not UPDATE

@@ -1,4 +1,4 @@
-"""The linker finds whoever is careless in one way or another, and claims nothing where there is nothing."""
+"""The linker finds each leak, and claims nothing about clean traces."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shoal.attacks.linker import Finding, Seen, Trace, link, most_chance
+from shoal.attacks.linker import LinkageResult, ObservedTraffic, Trace, bound_chance, link
 from shoal.entropy import SeededEntropy
-from statistical.harness import statistical
+from tests.statistical.harness import statistical
 
 N = 50
 ALPHA = 1e-9
@@ -21,34 +21,64 @@ SPAN = 3600.0
 """Seconds in which packets are sent, after everyone has enrolled within as many."""
 HEADERS = (("user-agent", "shoal"), ("accept", "*/*"))
 
-Careless = Callable[[list[Trace], list[Trace], list[int]], tuple[list[Trace], list[Trace], list[int]]]
+Careless = Callable[
+    [list[Trace], list[Trace], list[int]], tuple[list[Trace], list[Trace], list[int]]
+]
 
 
 def clean(n: int, entropy: SeededEntropy) -> tuple[list[Trace], list[Trace], list[int]]:
-    """Enrolments of n people one after another, and a packet of each, by a relay and at a time of its own; and whose each packet is."""
+    """Return enrolments of n people, a packet of each at a random time, and the true senders."""
     enrolled = np.sort(entropy.below_many(1 << 30, n)) * SPAN / (1 << 30)
     sent = SPAN + np.sort(entropy.below_many(1 << 30, n)) * SPAN / (1 << 30)
-    named = [Trace("enrolment", time, f"127.0.1.{i}", f"named {i}", 300 + i % 2, HEADERS) for i, time in enumerate(enrolled)]
-    packets = [Trace("packet", time, "127.0.0.9", f"relay {i % 3}", 1024, HEADERS) for i, time in enumerate(sent)]
+    named = [
+        Trace("enrolment", time, f"127.0.1.{i}", f"named {i}", 300 + i % 2, HEADERS)
+        for i, time in enumerate(enrolled)
+    ]
+    packets = [
+        Trace("packet", time, "127.0.0.9", f"relay {i % 3}", 1024, HEADERS)
+        for i, time in enumerate(sent)
+    ]
     return named, packets, np.argsort(entropy.below_many(1 << 32, n)).tolist()
 
 
 def address_reused(named, packets, senders):
-    return named, [replace(packet, address=named[i].address) for packet, i in zip(packets, senders, strict=True)], senders
+    return (
+        named,
+        [
+            replace(packet, address=named[i].address)
+            for packet, i in zip(packets, senders, strict=True)
+        ],
+        senders,
+    )
 
 
 def connection_shared(named, packets, senders):
-    return named, [replace(packet, connection=named[i].connection) for packet, i in zip(packets, senders, strict=True)], senders
+    return (
+        named,
+        [
+            replace(packet, connection=named[i].connection)
+            for packet, i in zip(packets, senders, strict=True)
+        ],
+        senders,
+    )
 
 
 def unpadded(named, packets, senders):
     grown = [replace(trace, size=300 + 3 * i) for i, trace in enumerate(named)]
-    return grown, [replace(packet, size=900 + 3 * i) for packet, i in zip(packets, senders, strict=True)], senders
+    return (
+        grown,
+        [replace(packet, size=900 + 3 * i) for packet, i in zip(packets, senders, strict=True)],
+        senders,
+    )
 
 
 def same_size(named, packets, senders):
     grown = [replace(trace, size=300 + 3 * i) for i, trace in enumerate(named)]
-    return grown, [replace(packet, size=300 + 3 * i) for packet, i in zip(packets, senders, strict=True)], senders
+    return (
+        grown,
+        [replace(packet, size=300 + 3 * i) for packet, i in zip(packets, senders, strict=True)],
+        senders,
+    )
 
 
 def order_kept(named, packets, senders):
@@ -63,34 +93,48 @@ def header_of_its_own(named, packets, senders):
     def own(trace: Trace, i: int) -> Trace:
         return replace(trace, headers=(*HEADERS, ("accept-language", f"language {i}")))
 
-    return [own(trace, i) for i, trace in enumerate(named)], [own(packets[j], i) for j, i in enumerate(senders)], senders
+    return (
+        [own(trace, i) for i, trace in enumerate(named)],
+        [own(packets[j], i) for j, i in enumerate(senders)],
+        senders,
+    )
 
 
 def order_of_headers(named, packets, senders):
-    """Each has one of 24 orders of the same headers: a few share one, and are still found in part."""
+    """Each has one of 24 orders of the same headers; some share one, and are found in part."""
     orders = list(permutations([("a", "1"), ("b", "2"), ("c", "3"), ("d", "4")]))
 
     def own(trace: Trace, i: int) -> Trace:
         return replace(trace, headers=orders[i % len(orders)])
 
-    return [own(trace, i) for i, trace in enumerate(named)], [own(packets[j], i) for j, i in enumerate(senders)], senders
+    return (
+        [own(trace, i) for i, trace in enumerate(named)],
+        [own(packets[j], i) for j, i in enumerate(senders)],
+        senders,
+    )
 
 
 def right_after(named, packets, senders):
-    """Everyone sends within seconds after it has enrolled; others enrol meanwhile."""
-    late = [replace(packet, time=named[i].time + 1.0) for packet, i in zip(packets, senders, strict=True)]
+    """All send within seconds of their enrolment; others enrol at the same time."""
+    late = [
+        replace(packet, time=named[i].time + 1.0)
+        for packet, i in zip(packets, senders, strict=True)
+    ]
     return named, late, senders
 
 
 def sooner(named, packets, senders):
-    """Everyone sends within a fifth of the time in which all enrol: most guesses are wrong, but the suspicion is right."""
+    """All send within a fifth of the enrolment period: most guesses are wrong, but not all."""
     delays = (0.01 + 0.19 * ((7 * i) % N) / N for i in range(N))
-    late = [replace(packet, time=named[i].time + SPAN * by) for packet, i, by in zip(packets, senders, delays, strict=True)]
+    late = [
+        replace(packet, time=named[i].time + SPAN * by)
+        for packet, i, by in zip(packets, senders, delays, strict=True)
+    ]
     return named, late, senders
 
 
 def hung_up(named, packets, senders):
-    """Everyone who has enrolled waits for news, and hangs up as its packet is acknowledged."""
+    """All wait for news, and disconnect when their packet is acknowledged."""
     came = {i: packet.time for packet, i in zip(packets, senders, strict=True)}
     return [replace(trace, until=came[i] + 0.1) for i, trace in enumerate(named)], packets, senders
 
@@ -111,13 +155,19 @@ CARELESS = {
 """Clues, the carelessness that each must find, and how many guesses are right at least."""
 
 
-def found(named: Sequence[Trace], packets: Sequence[Trace], senders: Sequence[int], entropy: SeededEntropy, alpha: float) -> list[Finding]:
-    seen = Seen([(f"person {i}", trace) for i, trace in enumerate(named)], packets)
+def found(
+    named: Sequence[Trace],
+    packets: Sequence[Trace],
+    senders: Sequence[int],
+    entropy: SeededEntropy,
+    alpha: float,
+) -> list[LinkageResult]:
+    seen = ObservedTraffic([(f"person {i}", trace) for i, trace in enumerate(named)], packets)
     return list(link(seen, [f"person {i}" for i in senders], entropy, alpha))
 
 
 @pytest.mark.parametrize("clue", CARELESS)
-def test_each_carelessness_is_found_by_its_clue(clue: str, entropy: SeededEntropy) -> None:
+def test_each_leak_is_found_by_its_feature(clue: str, entropy: SeededEntropy) -> None:
     careless, least = CARELESS[clue]
     findings = {one.clue: one for one in found(*careless(*clean(N, entropy)), entropy, ALPHA)}
     one = findings.pop(clue.strip())
@@ -126,13 +176,14 @@ def test_each_carelessness_is_found_by_its_clue(clue: str, entropy: SeededEntrop
     assert one.n_linked <= one.n_right and (one.share > 0) == (least > 0)
     assert one.lean > 6.5
     others = {clue for clue, other in findings.items() if other.is_found}
-    # Order and times go together; who has an address, a size or a header of its own has nothing else.
+    # Order and times go together; who has an address, a size or a header of its own has nothing
+    # else.
     times = {"order of enrolment", "time of enrolment", "moment of enrolment"}
     assert others <= (times if "order" in clue or "time" in clue else set()), others
 
 
 @statistical(alpha=ALPHA)
-def test_nothing_is_claimed_of_clean_traces(entropy: SeededEntropy) -> None:
+def test_clean_traces_give_no_claim(entropy: SeededEntropy) -> None:
     findings = found(*clean(N, entropy), entropy, ALPHA)
     assert [one.clue for one in findings] == [
         "address",
@@ -148,50 +199,73 @@ def test_nothing_is_claimed_of_clean_traces(entropy: SeededEntropy) -> None:
 
 
 @statistical(alpha=1e-9)
-def test_claims_are_as_seldom_as_declared(entropy: SeededEntropy) -> None:
+def test_false_claims_are_as_rare_as_declared(entropy: SeededEntropy) -> None:
     n_runs, alpha = 150, 0.05
-    claims = sum(any(one.is_found for one in found(*clean(12, entropy), entropy, alpha)) for _ in range(n_runs))
+    claims = sum(
+        any(one.is_found for one in found(*clean(12, entropy), entropy, alpha))
+        for _ in range(n_runs)
+    )
     most = stats.binom.isf(1e-9, n_runs, alpha)
     assert claims <= most
-    mutant = sum(any(one.is_found for one in found(*order_kept(*clean(12, entropy)), entropy, alpha)) for _ in range(10))
+    mutant = sum(
+        any(one.is_found for one in found(*order_kept(*clean(12, entropy)), entropy, alpha))
+        for _ in range(10)
+    )
     assert mutant == 10
 
 
-def test_an_observer_without_eyes_says_nothing(entropy: SeededEntropy) -> None:
+def test_observer_without_traces_claims_nothing(entropy: SeededEntropy) -> None:
     _, _, senders = clean(N, entropy)
     findings = found([Trace("enrolment")] * N, [Trace("packet")] * N, senders, entropy, ALPHA)
     assert not any(one.is_found for one in findings)
 
 
-def test_fewer_packets_than_participants_and_none_at_all(entropy: SeededEntropy) -> None:
+def test_fewer_packets_than_participants_are_matched(entropy: SeededEntropy) -> None:
     named, packets, senders = address_reused(*clean(N, entropy))
     (address, *_) = found(named, packets[:10], senders[:10], entropy, 1e-6)
     assert (address.n_packets, address.n_participants, address.n_right) == (10, N, 10)
     assert address.is_found and address.n_linked >= 3
-    assert [(one.chance, one.share) for one in found(named, [], [], entropy, ALPHA)] == [(1.0, 0.0)] * 8
+    assert [(one.chance, one.share) for one in found(named, [], [], entropy, ALPHA)] == [
+        (1.0, 0.0)
+    ] * 8
 
 
-def test_more_packets_than_participants_leaves_some_over(entropy: SeededEntropy) -> None:
+def test_more_packets_than_participants_leave_some_unmatched(entropy: SeededEntropy) -> None:
     named, packets, senders = address_reused(*clean(N, entropy))
     findings = found(named[:5], packets, [i % 5 for i in senders], entropy, ALPHA)
     assert {one.n_participants for one in findings} == {5}
     assert not any(one.is_found for one in findings)
 
 
-def test_kinds_of_traces_are_tried_one_by_one(entropy: SeededEntropy) -> None:
-    """Whoever polls the board right before it sends is found by that, though enrolments say nothing; who never polled is not."""
+def test_kinds_of_traces_are_tried_separately(entropy: SeededEntropy) -> None:
+    """A participant that polls right before it sends is found by its polls alone.
+
+    One that never polls is not.
+    """
     named, packets, senders = clean(N, entropy)
-    polls = [(f"person {i}", Trace("poll", packet.time - 0.5)) for packet, i in zip(packets, senders, strict=True) if i]
-    seen = Seen([(f"person {i}", trace) for i, trace in enumerate(named)] + polls, packets)
-    findings = {one.clue: one for one in link(seen, [f"person {i}" for i in senders], entropy, ALPHA)}
+    polls = [
+        (f"person {i}", Trace("poll", packet.time - 0.5))
+        for packet, i in zip(packets, senders, strict=True)
+        if i
+    ]
+    seen = ObservedTraffic(
+        [(f"person {i}", trace) for i, trace in enumerate(named)] + polls, packets
+    )
+    findings = {
+        one.clue: one for one in link(seen, [f"person {i}" for i in senders], entropy, ALPHA)
+    }
     assert findings["time of poll"].n_right >= N // 2
-    assert findings["time of poll"].is_found and findings["order of poll"].is_found and not findings["time of enrolment"].is_found
+    assert (
+        findings["time of poll"].is_found
+        and findings["order of poll"].is_found
+        and not findings["time of enrolment"].is_found
+    )
 
 
-def test_the_chance_of_guesses_is_an_upper_bound() -> None:
-    """Held against all permutations of six: right guesses are fixed points."""
+def test_probability_of_guesses_is_an_upper_bound() -> None:
+    """Compared with all permutations of six: correct guesses are fixed points."""
     fixed = np.array([sum(i == j for i, j in enumerate(order)) for order in permutations(range(6))])
     for k in range(7):
-        assert (fixed >= k).mean() <= most_chance(6, 6, k) * (1 + 1e-9)
-        assert math.isclose(most_chance(6, 6, k), 1 / math.factorial(k))
-    assert most_chance(2, 10, 2) == pytest.approx(1 / 90)
+        assert (fixed >= k).mean() <= bound_chance(6, 6, k) * (1 + 1e-9)
+        assert math.isclose(bound_chance(6, 6, k), 1 / math.factorial(k))
+    assert bound_chance(2, 10, 2) == pytest.approx(1 / 90)

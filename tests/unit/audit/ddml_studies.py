@@ -10,11 +10,12 @@ import numpy as np
 
 from shoal.entropy import SeededEntropy
 from shoal.messages.base import Array
-from shoal.protocols.ddml.judging import read_weights
-from shoal.protocols.ddml.merging import add
+from shoal.protocols.ddml.instances import add_step
+from shoal.protocols.ddml.messages import read_weights
+from shoal.protocols.ddml.noisy_step import make_step
 from shoal.protocols.ddml.peer import DDMLPeer
-from shoal.protocols.ddml.step import make_step
 from shoal.study.spec import Study
+from shoal.study.validation import parse_study
 
 FEATURES: list[dict[str, Any]] = [
     {"name": "hour", "range": [0, 24], "missing": False},
@@ -22,9 +23,11 @@ FEATURES: list[dict[str, Any]] = [
 ]
 
 
-def make_study(epsilon: float, *, n_updates: int = 1, unit: str = "update", delta: float = 0.0, **more: Any) -> Study:
+def make_study(
+    epsilon: float, *, n_updates: int = 1, unit: str = "update", delta: float = 0.0, **more: Any
+) -> Study:
     """A study of two classes and three weights."""
-    return Study.model_validate(
+    return parse_study(
         {
             "title": "Reminders",
             "purpose": "Which are opened?",
@@ -46,7 +49,11 @@ STUDIES = {
     "plus": make_study(2.0),
     "paper": make_study(2.0, variant="paper"),
     "weight": make_study(1.0, unit="weight"),
-    "delta": make_study(64.0, delta=1e-2, feature=[{"name": f"f{i}", "range": [0, 1], "missing": False} for i in range(199)]),
+    "delta": make_study(
+        64.0,
+        delta=1e-2,
+        feature=[{"name": f"f{i}", "range": [0, 1], "missing": False} for i in range(199)],
+    ),
     "three updates": make_study(3.0, n_updates=3, variant="paper"),
     "crosses": make_study(2.0, ddml={"crosses": [["hour", "topic"]]}),
     "texts": make_study(2.0, feature=TEXTS, ddml={"crosses": [["words", "topic"]]}),
@@ -57,13 +64,18 @@ STUDIES = {
 
 
 class HalfNoise(DDMLPeer):
-    """Draws its noise for twice the epsilon that it pays."""
+    """A peer that draws its noise for twice the epsilon that it pays."""
 
     factor = 2
 
     def answer(self, state, question, entropy):
         honest, rates, step = self.params, self.params.rates, self._step
-        self.params = replace(honest, epsilon=self.factor * honest.epsilon, learning_rate=rates.learning_rate, clip=rates.clip)
+        self.params = replace(
+            honest,
+            epsilon=self.factor * honest.epsilon,
+            learning_rate=rates.learning_rate,
+            clip=rates.clip,
+        )
         self._step = partial(make_step, self.params)
         try:
             return super().answer(state, question, entropy)
@@ -72,23 +84,27 @@ class HalfNoise(DDMLPeer):
 
 
 class TenthNoise(HalfNoise):
-    """Draws its noise for ten times the epsilon that it pays."""
+    """A peer that draws its noise for ten times the epsilon that it pays."""
 
     factor = 10
 
 
 class Unclipped(DDMLPeer):
-    """Adds the right noise to a gradient as long as it comes."""
+    """A peer that adds the right noise to an unclipped gradient."""
 
     def answer(self, state, question, entropy):
         honest = super().answer(state, question, entropy)
         step, weights = make_step(self.params), read_weights(state.instance.weights, self.params)
-        moved = np.rint(-step.scale * self._rows.reveal().batch(entropy).gradient(self.params, weights)).astype(np.int64)
-        return honest.replace(weights=Array.of(add(weights, step.noise.randomise_many(moved, entropy))))
+        moved = np.rint(
+            -step.scale * self._rows.reveal().draw_batch(entropy).gradient(self.params, weights)
+        ).astype(np.int64)
+        return honest.replace(
+            weights=Array.from_values(add_step(weights, step.noise.randomise_many(moved, entropy)))
+        )
 
 
 class Repetitive(DDMLPeer):
-    """Draws its noise once, and uses it for every update."""
+    """A peer that draws its noise once, and uses it for each update."""
 
     seed = None
 
@@ -98,33 +114,44 @@ class Repetitive(DDMLPeer):
 
 
 class Proud(DDMLPeer):
-    """Takes a longer step where its gradient exceeds the clip."""
+    """A peer that takes a longer step if its gradient exceeds the clip."""
 
     def answer(self, state, question, entropy):
         honest = super().answer(state, question, entropy)
         weights = read_weights(state.instance.weights, self.params)
-        size = np.linalg.norm(self._rows.reveal().batch(entropy).gradient(self.params, weights))
+        size = np.linalg.norm(
+            self._rows.reveal().draw_batch(entropy).gradient(self.params, weights)
+        )
         step = read_weights(honest.weights, self.params).astype(np.int64) - weights
-        return honest.replace(weights=Array.of(add(weights, step * (10 + (size > self.params.rates.clip)) // 10)))
+        return honest.replace(
+            weights=Array.from_values(
+                add_step(weights, step * (10 + (size > self.params.rates.clip)) // 10)
+            )
+        )
 
 
 class Shy(DDMLPeer):
-    """Looks at its label before it draws again."""
+    """A peer that uses its label to decide whether to draw again."""
 
-    def released(self, state, question, message):
-        state, effects = super().released(state, question, message)
+    def on_answer_stored(self, state, question, message):
+        state, effects = super().on_answer_stored(state, question, message)
         return state, effects if self._rows.reveal().take(slice(1)).targets[0] else ()
 
 
 class Eager(DDMLPeer):
-    """Goes on after its last update, and would send four times as many."""
+    """A peer that continues after its last update, up to four times the number."""
 
     def __init__(self, study, params, columns, labels):
-        super().__init__(study, replace(params, n_updates=4 * params.n_updates, epsilon=4 * params.epsilon), columns, labels)
+        super().__init__(
+            study,
+            replace(params, n_updates=4 * params.n_updates, epsilon=4 * params.epsilon),
+            columns,
+            labels,
+        )
 
 
 class Cheap(DDMLPeer):
-    """Tells its ledger less than it spends."""
+    """A peer that reserves less in its ledger than it spends."""
 
     def price(self, question):
         return replace(super().price(question), epsilon=0.1)

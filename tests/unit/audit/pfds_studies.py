@@ -9,12 +9,12 @@ import numpy as np
 
 from shoal.messages.base import Array
 from shoal.protocols.pfds.messages import LevelCounts
-from shoal.protocols.pfds.paper import counting_nodes
-from shoal.protocols.pfds.sharing_peer import SharingPeer
-from shoal.protocols.pfds.spending import noise_of
-from shoal.protocols.pfds.summing_peer import SummingPeer
-from shoal.protocols.pfds.tables_peer import TablesPeer
+from shoal.protocols.pfds.paper.peer import PaperPeer
+from shoal.protocols.pfds.paper.script import make_node_mechanism
+from shoal.protocols.pfds.peer import LocalPeer, SecureSumPeer
+from shoal.protocols.pfds.script import make_mechanism
 from shoal.study.spec import Study
+from shoal.study.validation import parse_study
 
 AGE: dict[str, Any] = {"name": "age", "range": [0, 90], "missing": False}
 PAY: dict[str, Any] = {"name": "pay", "range": [100, 900], "missing": False}
@@ -23,9 +23,9 @@ TOWN: dict[str, Any] = {"name": "town", "values": ["x", "y", "z"]}
 
 
 def make_study(epsilon: float, features: list[dict[str, Any]], **more: Any) -> Study:
-    """A study of two classes, or what is said instead, among five holders."""
+    """Return a study of two classes among five holders, with changes."""
     settings = {"n_holders": 5, **more.pop("pfds", {})}
-    return Study.model_validate(
+    return parse_study(
         {
             "title": "Falls",
             "purpose": "Who falls?",
@@ -51,7 +51,7 @@ def paper(epsilon: float, features: list[dict[str, Any]], **more: Any) -> Study:
 
 
 def sums(epsilon: float, features: list[dict[str, Any]], **more: Any) -> Study:
-    """Two shares make the noise."""
+    """Return a study of secure sums with two noise shares."""
     return make_study(epsilon, features, trust="secure-sum", pfds={"max_colluders": 2}, **more)
 
 
@@ -72,17 +72,19 @@ STUDIES = {
     "sums, classes": sums(2.0, [WARD], label=CLASSES),
     "gaussian": sums(2.0, [WARD], privacy={"epsilon": 2.0, "delta": 1e-6}),
     "gaussian, classes": sums(2.0, [WARD], label=CLASSES, privacy={"epsilon": 2.0, "delta": 1e-6}),
-    "gaussian, number": sums(1.0, [AGE, TOWN], label=NUMBER, privacy={"epsilon": 1.0, "delta": 1e-6}),
+    "gaussian, number": sums(
+        1.0, [AGE, TOWN], label=NUMBER, privacy={"epsilon": 1.0, "delta": 1e-6}
+    ),
 }
 
 
 def kinds(*names: str) -> list[str]:
-    """The studies whose names begin with one of these."""
+    """Return the studies with names that begin with one of these."""
     return [name for name in STUDIES if name.startswith(names)]
 
 
-class Sharing(SharingPeer):
-    """Answers some questions by other figures than its price says."""
+class Sharing(PaperPeer):
+    """A holder that answers some questions with other parameters than its price states."""
 
     asked: tuple[str, ...] = ("split", "leaves", "count")
     times = 2.0
@@ -91,35 +93,35 @@ class Sharing(SharingPeer):
         if not question.startswith(self.asked):
             return super().answer(state, question, entropy)
         # Prices are not checked twice: they are the honest ones.
-        other = SharingPeer(self.params, self.study, self.name, self._points.reveal())
+        other = PaperPeer(self.params, self.study, self.name, self._points.reveal())
         other.params = replace(self.params, epsilon=self.times * self.params.epsilon)
         return other.answer(state, question, entropy)
 
 
 class HalfNoise(Sharing):
-    """Draws all noise for twice the epsilon that it pays."""
+    """A holder that draws all noise for twice the epsilon that it pays."""
 
 
 class BareLeaves(Sharing):
-    """Adds no noise to its leaves: nobody has paid for them."""
+    """A holder that adds no noise to its leaves."""
 
     asked, times = ("leaves",), np.inf
 
 
 class BareRoot(Sharing):
-    """Adds no noise to the number of all its rows."""
+    """A holder that adds no noise to the number of its rows."""
 
     asked, times = ("count/1",), np.inf
 
 
 class Eager(Sharing):
-    """Chooses split values at twice the rate."""
+    """A holder that chooses split values at twice the rate."""
 
     asked = ("split",)
 
 
-class ReusedDraw(SharingPeer):
-    """Hides the counts of all levels behind one draw."""
+class ReusedDraw(PaperPeer):
+    """A holder that uses one draw of noise for the counts of all levels."""
 
     noise = np.zeros(0, np.int64)
 
@@ -131,30 +133,42 @@ class ReusedDraw(SharingPeer):
         message = bare.answer(state, question, entropy)
         counts = message.counts.expect("int64", message.counts.count)
         more = np.zeros(max(0, counts.size - self.noise.size), np.int64)
-        self.noise = np.concatenate([self.noise, counting_nodes(self.params).randomise_many(more, entropy)])
-        return LevelCounts(study=self.study, level=message.level, counts=Array.of(counts + self.noise[: counts.size]))
+        self.noise = np.concatenate(
+            [self.noise, make_node_mechanism(self.params).randomise_many(more, entropy)]
+        )
+        return LevelCounts(
+            study=self.study,
+            level=message.level,
+            counts=Array.from_values(counts + self.noise[: counts.size]),
+        )
 
 
-class FromItsRows(SharingPeer):
-    """Makes its data from its rows as they are, whatever it has released."""
+class FromItsRows(PaperPeer):
+    """A holder that makes its data from its true rows, not from its releases."""
 
-    def heard(self, state, entropy):
+    def advance(self, state, entropy):
         bare = Sharing(self.params, self.study, self.name, self._points.reveal())
         bare.times = np.inf
-        true = [bare.answer(state, question, entropy) for question in self.questions if not question.startswith("split")]
-        other, effects = super().heard(state.replace(own=(*state.own[: -len(true)], *true)), entropy)
+        true = [
+            bare.answer(state, question, entropy)
+            for question in self.questions
+            if not question.startswith("split")
+        ]
+        other, effects = super().advance(
+            state.replace(own=(*state.own[: -len(true)], *true)), entropy
+        )
         return state.replace(data=other.data), effects
 
 
-class Coy(SharingPeer):
-    """Shares no data where it has an even number of rows, as it has with a unit of one row."""
+class Coy(PaperPeer):
+    """A holder that shares no data with an even number of rows, as with a unit of one row."""
 
-    def heard(self, state, entropy):
-        return super().heard(state, entropy) if len(self._points.reveal()) % 2 else (state, ())
+    def advance(self, state, entropy):
+        return super().advance(state, entropy) if len(self._points.reveal()) % 2 else (state, ())
 
 
-class Again(SharingPeer):
-    """Releases its leaves a second time, drawn afresh."""
+class Again(PaperPeer):
+    """A holder that releases its leaves a second time with fresh noise."""
 
     def __init__(self, params, study, name, points):
         super().__init__(params, study, name, points)
@@ -166,15 +180,15 @@ class Again(SharingPeer):
     def answer(self, state, question, entropy):
         return super().answer(state, "leaves" if question == self._again else question, entropy)
 
-    def released(self, state, question, message):
+    def on_answer_stored(self, state, question, message):
         if question == self._again:
             return state, ()
-        state, effects = super().released(state, question, message)
+        state, effects = super().on_answer_stored(state, question, message)
         return (state, effects) if effects else self.ask(state, self._again)
 
 
 def cheap(peer):
-    """A peer of some kind that tells its ledger less than it spends."""
+    """Return a subclass of a peer that reserves less in its ledger than it spends."""
 
     class Cheap(peer):
         def price(self, question):
@@ -184,68 +198,77 @@ def cheap(peer):
 
 
 def shy(peer):
-    """A peer of some kind that does not answer where it has an even number of rows, as it has with a unit of one row."""
+    """Return a subclass of a peer that does not answer with an even number of rows.
+
+    The number is even with a unit of one row.
+    """
 
     class Shy(peer):
         def ask(self, state, question):
-            rows = self._rows if isinstance(self, SummingPeer | TablesPeer) else self._points
+            rows = self._rows if isinstance(self, SecureSumPeer | LocalPeer) else self._points
             return (state, ()) if len(rows.reveal()) % 2 == 0 else super().ask(state, question)
 
     return Shy
 
 
-class HalfTables(TablesPeer):
-    """Draws the noise of its tables for twice the epsilon that it pays."""
+class HalfTables(LocalPeer):
+    """A holder that draws the noise of its tables for twice the epsilon that it pays."""
 
     def answer(self, state, question, entropy):
-        other = TablesPeer(self.params, self.study, 0, self._rows.reveal())
+        other = LocalPeer(self.params, self.study, 0, self._rows.reveal())
         other.params = replace(self.params, epsilon=2 * self.params.epsilon)
         return other.answer(state, question, entropy)
 
 
-class Twice(TablesPeer):
-    """Counts every row twice."""
+class Twice(LocalPeer):
+    """A holder that counts each row twice."""
 
     def __init__(self, params, study, holder, rows):
         super().__init__(params, study, holder, rows.take(np.repeat(np.arange(len(rows)), 2)))
 
 
-class OtherShares(SummingPeer):
-    """Draws its shares by other figures than its price says."""
+class OtherShares(SecureSumPeer):
+    """A holder that draws its shares with other parameters than its price states."""
 
     def figures(self):
-        """Of its study."""
+        """Return the changed parameters of its study."""
         return self.params
 
-    def noisy(self, course, rows, entropy):
-        counts, question = self.script.count(course, rows), self._question(course)
-        plan = self.script.plan
-        return counts + noise_of(self.figures(), question, plan.parts[course.step], len(plan.questions)).share(len(counts), entropy)
+    def draw_noisy_answer(self, course, rows, entropy):
+        counts, question = self.script.count(course, rows), self._find_question(course)
+        plan = self.script.budget
+        return counts + make_mechanism(
+            self.figures(), question, plan.parts[course.step], len(plan.questions)
+        ).draw_share(len(counts), entropy)
 
 
 class HalfShares(OtherShares):
-    """Draws its shares for twice the epsilon that it pays."""
+    """A holder that draws its shares for twice the epsilon that it pays."""
 
     def figures(self):
         return replace(self.params, epsilon=2 * self.params.epsilon)
 
 
 class ForEveryone(OtherShares):
-    """Draws a share as if every holder's were in the sum and known to nobody."""
+    """A holder that draws a share as if all holders were present and honest."""
 
     def figures(self):
         return replace(self.params, minimum=self.params.n_holders, max_colluders=0)
 
 
-class Careless(SummingPeer):
-    """Adds no noise to the scores."""
+class Careless(SecureSumPeer):
+    """A holder that adds no noise to the scores."""
 
-    def noisy(self, course, rows, entropy):
-        return self.script.count(course, rows) if self._question(course) == "calibration" else super().noisy(course, rows, entropy)
+    def draw_noisy_answer(self, course, rows, entropy):
+        return (
+            self.script.count(course, rows)
+            if self._find_question(course) == "calibration"
+            else super().draw_noisy_answer(course, rows, entropy)
+        )
 
 
-class Unlimited(SummingPeer):
-    """Counts every row twice."""
+class Unlimited(SecureSumPeer):
+    """A holder that counts each row twice."""
 
-    def noisy(self, course, rows, entropy):
-        return super().noisy(course, rows, entropy) + self.script.count(course, rows)
+    def draw_noisy_answer(self, course, rows, entropy):
+        return super().draw_noisy_answer(course, rows, entropy) + self.script.count(course, rows)

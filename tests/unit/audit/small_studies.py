@@ -1,4 +1,4 @@
-"""Small studies of AnonML that between them ask every kind of question."""
+"""Small studies of AnonML that together ask all kinds of questions."""
 
 from __future__ import annotations
 
@@ -6,18 +6,26 @@ from typing import Any
 
 from shoal.protocols.anonml.peer import AnonMLPeer
 from shoal.study.spec import Study
+from shoal.study.validation import parse_study
 
 BINNED = [
     {"name": "age", "range": [0, 90], "bins": [30], "missing": False},
-    {"name": "town", "values": ["a", "b", "c"], "groups": {"near": ["b"], "far": ["a", "c"]}, "missing": False},
+    {
+        "name": "town",
+        "values": ["a", "b", "c"],
+        "groups": {"near": ["b"], "far": ["a", "c"]},
+        "missing": False,
+    },
     {"name": "work", "values": ["no", "yes"]},
 ]
 PLACED = [{"name": "pay", "range": [0, 100], "missing": False}, *BINNED[1:]]
 
 
-def make_study(epsilon: float, features: list[dict[str, Any]] = BINNED, size: int = 1000, **more: Any) -> Study:
-    """A study with the label of two classes."""
-    return Study.model_validate(
+def make_study(
+    epsilon: float, features: list[dict[str, Any]] = BINNED, size: int = 1000, **more: Any
+) -> Study:
+    """Return a study with a label of two classes."""
+    return parse_study(
         {
             "title": "Naps",
             "purpose": "Who naps?",
@@ -33,7 +41,7 @@ def make_study(epsilon: float, features: list[dict[str, Any]] = BINNED, size: in
 
 
 def paper_study(epsilon: float, features: list[dict[str, Any]] = PLACED, **settings: Any) -> Study:
-    """Two tables of each person, and a median for each number without bins."""
+    """Return a study with two tables of each person, and a median of each number without bins."""
     settings = {"n_partitions": 2, "n_subsets": 2, "subset_size": 1, **settings}
     return make_study(epsilon, features, variant="paper", anonml=settings)
 
@@ -53,7 +61,9 @@ STUDIES = {
         privacy={"epsilon": 1.0, "delta": 1e-6},
         participation={"minimum": 900, "size": 1000, "honest_share": 0.5},
     ),
-    "three classes": make_study(1.3, PLACED, label={"name": "naps", "values": ["no", "some", "all"]}),
+    "three classes": make_study(
+        1.3, PLACED, label={"name": "naps", "values": ["no", "some", "all"]}
+    ),
     "paper": paper_study(2.0),
     "paper's accounting": paper_study(1.0, accounting="paper"),
     "paper's larger tables": paper_study(0.3, BINNED, n_subsets=1, subset_size=2),
@@ -61,20 +71,23 @@ STUDIES = {
 
 
 class TwiceAsked(AnonMLPeer):
-    """Answers two questions with the whole budget each; its ledger knows them by different names."""
+    """A peer that answers two questions with the whole budget each, under different names."""
 
     def __init__(self, study, script, ticket, columns, label):
         super().__init__(study, script, ticket, columns, label)
-        phase, question = self.mine["answer"]
-        self.mine["another answer"] = phase, (question + 2) % len(script.slots)
+        phase, question = self.own_questions["answer"]
+        self.own_questions["another answer"] = phase, (question + 2) % len(script.slots)
 
     def price(self, question):
         return super().price("answer")
 
 
 class Choosy(AnonMLPeer):
-    """Looks at its row to draw its question. Price, ledger and noise of the one answer are as they should be: only the place tells."""
+    """A peer that chooses its question by its row.
+
+    Price, ledger and noise of its answer are correct; only the question reveals the row.
+    """
 
     def __init__(self, study, script, ticket, columns, label):
         super().__init__(study, script, ticket, columns, label)
-        self.mine = {"answer": (0, int(label[0]))}
+        self.own_questions = {"answer": (0, int(label[0]))}

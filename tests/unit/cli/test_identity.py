@@ -1,4 +1,4 @@
-"""`shoal identity`: one key for ever, as a roster file takes it."""
+"""``shoal identity``: one lasting key, as a block of a roster file."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import pytest
 
 from shoal.cli.identity import identity
 from shoal.errors import SpecError
-from shoal.study.rosters import load_roster, parse_roster
+from shoal.study.attachments import load_roster, parse_roster
 
 
-def test_one_key_for_ever(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_identity_prints_same_key_each_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     keys = []
     for name in ("north", "south"):
         identity(name=name, ledger=tmp_path / "ledger.db")
@@ -23,7 +25,9 @@ def test_one_key_for_ever(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert {told["key"], *keys} == {keys[0]} and told["ledger"] == str(tmp_path / "ledger.db")
 
 
-def test_all_that_is_printed_can_be_appended_to_a_roster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_identity_output_can_be_appended_to_roster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     names = ["north", 'Zürich "1"', "𝓝\\x"]
     with (tmp_path / "roster.toml").open("a", encoding="utf-8") as roster:
         for i, name in enumerate(names):
@@ -32,11 +36,13 @@ def test_all_that_is_printed_can_be_appended_to_a_roster(tmp_path: Path, capsys:
             assert printed.endswith("\n# next      shoal join URL --data rows.csv\n")
             roster.write(printed)
     members = load_roster(tmp_path / "roster.toml")
-    assert [member.name for member in members] == names and len({member.key for member in members}) == 3
+    assert [member.name for member in members] == names and len(
+        {member.key for member in members}
+    ) == 3
 
 
 @pytest.mark.parametrize("name", ["", "two\nlines", "x" * 1000])
-def test_a_name_is_a_line(name: str, tmp_path: Path) -> None:
+def test_identity_rejects_invalid_name(name: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError) as refused:
         identity(name=name, ledger=tmp_path / "ledger.db")
     assert refused.value.code == "MANIFEST-002"

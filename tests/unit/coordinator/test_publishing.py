@@ -1,4 +1,4 @@
-"""A coordinator makes its keys once; a study is published once, with time, seats and invitations, or is refused before that."""
+"""Keys of a coordinator, and publication of studies with timeouts, seats and invitations."""
 
 from __future__ import annotations
 
@@ -8,18 +8,27 @@ from pathlib import Path
 
 import pytest
 
-from coordinator_cases import NOW, QUERIES, manifest_of
-from shoal.coordinator.aggregators import queries_of
-from shoal.coordinator.keys import Keys
-from shoal.coordinator.publishing import A_DAY, draw_invitations, end_of, first_start, key_digest, patience_of, publish, ticket_digest
-from shoal.coordinator.store.base import Store
+from shoal.coordinator.enrolment import CoordinatorKeys
+from shoal.coordinator.publishing import (
+    DAY_MILLISECONDS,
+    compute_phase_timeout,
+    describe_end,
+    draw_invitations,
+    hash_key,
+    hash_ticket,
+    load_or_create_secrets,
+)
+from shoal.coordinator.store.base import NewEnrolment, Store
 from shoal.coordinator.store.sqlite import SqliteStore
-from shoal.crypto.roster import Identity
+from shoal.crypto.identity import Identity
 from shoal.entropy import SeededEntropy
 from shoal.errors import ShoalError, SpecError, UsageError
-from shoal.protocols.sdq.queries import Histogram
-from shoal.study.anonymity import scope_of
-from token_cases import KEYS, study_of
+from shoal.protocols.sdq.queries import HistogramQuery
+from shoal.study.delivery import compute_scope
+from shoal.study.handle import StudyHandle
+from shoal.study.sdq import decode_queries
+from tests.support.coordinator import NOW, QUERIES, make_manifest, publish_manifest
+from tests.support.credentials import KEYS, make_study
 
 ENTROPY = SeededEntropy(1)
 
@@ -30,96 +39,142 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def test_the_analyst_s_key_is_told_once_and_kept_as_a_digest(store: Store, tmp_path: Path) -> None:
-    secrets, key = first_start(store, ENTROPY)
+def test_analyst_key_is_returned_once_and_stored_as_digest(store: Store, tmp_path: Path) -> None:
+    secrets, key = load_or_create_secrets(store, ENTROPY)
     assert key is not None
     assert len(bytes.fromhex(key.replace("-", ""))) == 32
-    assert secrets.analyst_digest == key_digest(key)
-    assert first_start(store, ENTROPY) == (secrets, None)
+    assert secrets.analyst_digest == hash_key(key)
+    assert load_or_create_secrets(store, ENTROPY) == (secrets, None)
     kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert secrets.analyst_digest in kept
     assert key.encode() not in kept
     assert bytes.fromhex(key.replace("-", "")) not in kept
 
 
-def test_a_key_is_the_same_however_it_is_typed() -> None:
-    assert key_digest("AB-cd 12\n") == key_digest("abcd12")
-    assert key_digest("abcd13") != key_digest("abcd12")
-    assert ticket_digest(b"a") != ticket_digest(b"b")
+def test_hash_key_ignores_case_spaces_and_hyphens() -> None:
+    assert hash_key("AB-cd 12\n") == hash_key("abcd12")
+    assert hash_key("abcd13") != hash_key("abcd12")
+    assert hash_ticket(b"a") != hash_ticket(b"b")
 
 
-def test_a_study_is_published_once(store: Store) -> None:
-    hosted, is_new = publish(store, manifest_of("pfds"), NOW, patience=5)
-    again = publish(store, manifest_of("pfds"), NOW + 9, patience=7)
+def test_publish_stores_study_once(store: Store) -> None:
+    record, is_new = publish_manifest(store, make_manifest("pfds"), NOW, phase_timeout=5)
+    again = publish_manifest(store, make_manifest("pfds"), NOW + 9, phase_timeout=7)
     assert is_new
-    assert again == (hosted, False)
-    assert (hosted.opened, hosted.patience, hosted.seats) == (NOW, 5, tuple(f"holder-{i}" for i in range(4)))
-    assert store.studies() == (hosted,)
+    assert again == (record, False)
+    assert (record.opened, record.phase_timeout, record.seats) == (
+        NOW,
+        5,
+        tuple(f"holder-{i}" for i in range(4)),
+    )
+    assert store.list_studies() == (record,)
 
 
-def test_queries_are_kept_with_the_study(store: Store) -> None:
-    hosted, _ = publish(store, manifest_of("sdq"), NOW, queries=QUERIES)
-    assert queries_of(hosted) == QUERIES
-    assert hosted.patience == A_DAY
+def test_publish_stores_queries(store: Store) -> None:
+    record, _ = publish_manifest(store, make_manifest("sdq"), NOW, queries=QUERIES)
+    assert decode_queries(record.queries) == QUERIES
+    assert record.phase_timeout == DAY_MILLISECONDS
 
 
-def test_invitations_are_kept_as_digests(store: Store) -> None:
+def test_publish_stores_digests_of_invitations(store: Store) -> None:
     codes = draw_invitations(3, ENTROPY)
-    hosted, _ = publish(store, manifest_of("anonml"), NOW, invitations=codes)
+    record, _ = publish_manifest(store, make_manifest("anonml"), NOW, invitations=codes)
     assert len(set(codes)) == 3
-    assert hosted.by_invitation
-    assert store.enrol(hosted.digest, b"k" * 32, None, ticket_digest(b"t"), key_digest(codes[1].upper()))
+    assert record.by_invitation
+    assert store.enrol(
+        record.digest,
+        NewEnrolment(b"k" * 32, ticket=hash_ticket(b"t"), invitation=hash_key(codes[1].upper())),
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "how", "code"),
     [
         ("shuffled", {}, "HOST-003"),
-        ("sdq", {"queries": (Histogram(features=("age",)),)}, "SDQ-002"),
+        ("sdq", {"queries": (HistogramQuery(features=("age",)),)}, "SDQ-002"),
         ("sdq", {"invitations": ("a code",)}, "USAGE-001"),
-        ("anonml", {"patience": 0}, "USAGE-001"),
-        ("anonml", {"patience": 400 * A_DAY}, "USAGE-001"),
+        ("anonml", {"phase_timeout": 0}, "USAGE-001"),
+        ("anonml", {"phase_timeout": 400 * DAY_MILLISECONDS}, "USAGE-001"),
     ],
 )
-def test_what_cannot_be_served_is_refused_and_nothing_is_stored(store: Store, name: str, how: dict[str, object], code: str) -> None:
+def test_publish_rejects_unservable_study_and_stores_nothing(
+    store: Store, name: str, how: dict[str, object], code: str
+) -> None:
     with pytest.raises(ShoalError) as caught:
-        publish(store, manifest_of(name), NOW, **how)  # type: ignore[arg-type]
+        publish_manifest(store, make_manifest(name), NOW, **how)  # type: ignore[arg-type]
     assert caught.value.code == code
-    assert store.studies() == ()
+    assert store.list_studies() == ()
 
 
-def test_a_study_with_tokens_has_a_scope(store: Store) -> None:
-    alone, shared, devices = study_of("anonml"), study_of("anonml", epoch="2030"), study_of("ddml", epoch="2030")
-    scopes = [publish(store, manifest, NOW, issuing=KEYS.issuing)[0].scope for manifest in (alone, shared, devices)]
-    assert scopes == [scope_of(alone), scope_of(shared), scope_of(shared)] and len(set(scopes)) == 2
-    assert publish(store, manifest_of("anonml"), NOW)[0].scope is None
+def test_record_of_study_with_tokens_has_scope(store: Store) -> None:
+    alone, shared, devices = (
+        make_study("anonml"),
+        make_study("anonml", epoch="2030"),
+        make_study("ddml", epoch="2030"),
+    )
+    scopes = [
+        publish_manifest(store, manifest, NOW, issuing=KEYS.public_keys)[0].scope
+        for manifest in (alone, shared, devices)
+    ]
+    assert (
+        scopes == [compute_scope(alone), compute_scope(shared), compute_scope(shared)]
+        and len(set(scopes)) == 2
+    )
+    assert publish_manifest(store, make_manifest("anonml"), NOW)[0].scope is None
 
 
-def test_studies_of_an_epoch_are_all_by_invitation_or_none_is(store: Store) -> None:
-    first, second, others = study_of("anonml", epoch="2030"), study_of("ddml", epoch="2030"), study_of("ddml", epoch="2031")
-    publish(store, first, NOW, issuing=KEYS.issuing, invitations=("a code",))
-    # Who is a member needs no code, and another one would make another member of the same person: so there need be none.
-    assert publish(store, second, NOW, issuing=KEYS.issuing)[0].by_invitation
-    assert not publish(store, others, NOW, issuing=KEYS.issuing)[0].by_invitation
-    with pytest.raises(SpecError, match=r"HOST-003.*by invitation, and others of its epoch are open to all"):
-        publish(store, study_of("anonml", epoch="2031"), NOW, issuing=KEYS.issuing, invitations=("another",))
-    assert len(store.studies()) == 2 + 1
+def test_publish_rejects_mixed_admission_in_epoch(store: Store) -> None:
+    first, second, others = (
+        make_study("anonml", epoch="2030"),
+        make_study("ddml", epoch="2030"),
+        make_study("ddml", epoch="2031"),
+    )
+    publish_manifest(store, first, NOW, issuing=KEYS.public_keys, invitations=("a code",))
+    # Who is a member needs no code, and another one would make another member of the same person:
+    # so there need be none.
+    assert publish_manifest(store, second, NOW, issuing=KEYS.public_keys)[0].by_invitation
+    assert not publish_manifest(store, others, NOW, issuing=KEYS.public_keys)[0].by_invitation
+    with pytest.raises(
+        SpecError, match=r"HOST-003.*by invitation, but other studies of its epoch are open to all"
+    ):
+        publish_manifest(
+            store,
+            make_study("anonml", epoch="2031"),
+            NOW,
+            issuing=KEYS.public_keys,
+            invitations=("another",),
+        )
+    assert len(store.list_studies()) == 2 + 1
     # The same one again goes on, whatever is said of it.
-    assert not publish(store, first, NOW, issuing=KEYS.issuing)[1]
+    assert not publish_manifest(store, first, NOW, issuing=KEYS.public_keys)[1]
 
 
-def test_keys_are_made_of_the_one_secret_that_is_kept() -> None:
-    one, same, other = Keys(bytes(32)), Keys(bytes(32)), Keys(bytes(31) + b"\1")
-    assert one.issuing == same.issuing
-    secrets = {bytes.fromhex(one.issuing.issuer_key), one.gateway, one.gateway_key, bytes(32), Identity.from_seed(bytes(32)).public}
-    assert len(secrets) == 5 and other.issuing.issuer_key != one.issuing.issuer_key and other.gateway != one.gateway
+def test_coordinator_keys_are_derived_from_seed() -> None:
+    one, same, other = (
+        CoordinatorKeys(bytes(32)),
+        CoordinatorKeys(bytes(32)),
+        CoordinatorKeys(bytes(31) + b"\1"),
+    )
+    assert one.public_keys == same.public_keys
+    secrets = {
+        bytes.fromhex(one.public_keys.issuer_key),
+        one.gateway_secret,
+        one.gateway_key,
+        bytes(32),
+        Identity.from_seed(bytes(32)).public_key,
+    }
+    assert (
+        len(secrets) == 5
+        and other.public_keys.issuer_key != one.public_keys.issuer_key
+        and other.gateway_secret != one.gateway_secret
+    )
 
 
-def test_a_study_without_its_roster_is_refused(store: Store) -> None:
+def test_publish_rejects_study_without_roster(store: Store) -> None:
     with pytest.raises(SpecError, match="roster"):
-        publish(store, replace(manifest_of("pfds sum"), roster=()), NOW)
+        publish_manifest(store, replace(make_manifest("pfds sum"), roster=()), NOW)
     with pytest.raises(UsageError, match="invitations"):
-        publish(store, manifest_of("pfds sum"), NOW, invitations=("a",))
+        publish_manifest(store, make_manifest("pfds sum"), NOW, invitations=("a",))
 
 
 CLOSES = "2030-01-02T00:00:00Z"
@@ -129,68 +184,110 @@ CLOSES = "2030-01-02T00:00:00Z"
 @pytest.mark.parametrize(
     ("name", "closes", "patience"),
     [
-        ("anonml", None, A_DAY),
-        ("anonml", CLOSES, A_DAY),
-        ("anonml phases", CLOSES, A_DAY // 13),
-        ("pfds", CLOSES, A_DAY),
-        ("pfds paper", CLOSES, A_DAY // 2),
-        ("ddml", "2030-01-05T00:00:00Z", 4 * A_DAY),
-        ("anonml", "2050-01-05T00:00:00Z", 366 * A_DAY),
-        ("sdq", "2030-01-05T00:00:00Z", A_DAY),
+        ("anonml", None, DAY_MILLISECONDS),
+        ("anonml", CLOSES, DAY_MILLISECONDS),
+        ("anonml phases", CLOSES, DAY_MILLISECONDS // 13),
+        ("pfds", CLOSES, DAY_MILLISECONDS),
+        ("pfds paper", CLOSES, DAY_MILLISECONDS // 2),
+        ("ddml", "2030-01-05T00:00:00Z", 4 * DAY_MILLISECONDS),
+        ("anonml", "2050-01-05T00:00:00Z", 366 * DAY_MILLISECONDS),
+        ("sdq", "2030-01-05T00:00:00Z", DAY_MILLISECONDS),
     ],
 )
-def test_phases_share_the_time_until_the_study_closes(name: str, closes: str | None, patience: int) -> None:
-    assert patience_of(manifest_of(name, closes=closes), NOW) == patience
+def test_phase_timeout_shares_time_until_close(
+    name: str, closes: str | None, patience: int
+) -> None:
+    assert compute_phase_timeout(StudyHandle(make_manifest(name, closes=closes)), NOW) == patience
 
 
 @pytest.mark.parametrize(
     ("name", "wished", "patience"),
     [
-        ("anonml", A_DAY // 3, A_DAY // 3),
-        ("anonml", 2 * A_DAY, A_DAY),
-        ("anonml phases", A_DAY // 2, A_DAY // 13),
-        ("sdq", 3 * A_DAY, A_DAY),
+        ("anonml", DAY_MILLISECONDS // 3, DAY_MILLISECONDS // 3),
+        ("anonml", 2 * DAY_MILLISECONDS, DAY_MILLISECONDS),
+        ("anonml phases", DAY_MILLISECONDS // 2, DAY_MILLISECONDS // 13),
+        ("sdq", 3 * DAY_MILLISECONDS, DAY_MILLISECONDS),
         ("sdq", 1_000, 1_000),
-        ("ddml", 2 * A_DAY, A_DAY),
+        ("ddml", 2 * DAY_MILLISECONDS, DAY_MILLISECONDS),
     ],
 )
-def test_nobody_is_waited_for_after_the_study_has_closed(name: str, wished: int, patience: int) -> None:
-    assert patience_of(manifest_of(name, closes=CLOSES), NOW, wished) == patience
+def test_phase_timeout_ends_before_close(name: str, wished: int, patience: int) -> None:
+    assert (
+        compute_phase_timeout(StudyHandle(make_manifest(name, closes=CLOSES)), NOW, wished)
+        == patience
+    )
 
 
-@pytest.mark.parametrize("wished", [None, A_DAY])
+@pytest.mark.parametrize("wished", [None, DAY_MILLISECONDS])
 @pytest.mark.parametrize("name", ["anonml", "sdq"])
-def test_a_study_that_has_closed_is_not_published(name: str, wished: int | None) -> None:
+def test_publish_rejects_closed_study(name: str, wished: int | None) -> None:
     with pytest.raises(SpecError) as caught:
-        patience_of(manifest_of(name, closes="2029-12-31T00:00:00Z"), NOW, wished)
+        compute_phase_timeout(
+            StudyHandle(make_manifest(name, closes="2029-12-31T00:00:00Z")), NOW, wished
+        )
     assert caught.value.code == "HOST-003"
 
 
 @pytest.mark.parametrize(
     ("name", "patience", "ends"),
     [
-        ("anonml", 2_500, "when all {size:,} have answered, or after 2.5 s, at 2030-01-01 00:00 UTC; it fails with fewer than {minimum}"),
+        (
+            "anonml",
+            2_500,
+            "when all {size:,} have answered, or after 2.5 s, at 2030-01-01 00:00 UTC; it fails "
+            "with fewer than {minimum}",
+        ),
         (
             "anonml phases",
             90_000,
-            "after 13 phases, each when all {size:,} have answered or after 1.5 minutes; it fails with fewer than {minimum}",
+            "after 13 phases, each when all {size:,} have answered or after 1.5 minutes; it fails "
+            "with fewer than {minimum}",
         ),
-        ("pfds", A_DAY, "when all 4 have answered, or after 1 day, at 2030-01-02 00:00 UTC; it fails with fewer than {minimum}"),
-        ("pfds paper", A_DAY // 2, "after 2 phases, each when all 4 have answered or after 12 hours; it fails with fewer than {minimum}"),
-        ("pfds sum", A_DAY, "after its steps, each when all {members} have answered or after 1 day; it fails with fewer than {minimum}"),
-        ("sdq", 2 * A_DAY, "after its steps, each when all {members} have answered or after 2 days; it fails with fewer than {minimum}"),
-        ("ddml", A_DAY, "with {size:,} updates, or after 1 day, at 2030-01-02 00:00 UTC; it fails with fewer than {minimum}"),
+        (
+            "pfds",
+            DAY_MILLISECONDS,
+            "when all 4 have answered, or after 1 day, at 2030-01-02 00:00 UTC; it fails with "
+            "fewer than {minimum}",
+        ),
+        (
+            "pfds paper",
+            DAY_MILLISECONDS // 2,
+            "after 2 phases, each when all 4 have answered or after 12 hours; it fails with fewer "
+            "than {minimum}",
+        ),
+        (
+            "pfds sum",
+            DAY_MILLISECONDS,
+            "after its steps, each when all {members} have answered or after 1 day; it fails with "
+            "fewer than {minimum}",
+        ),
+        (
+            "sdq",
+            2 * DAY_MILLISECONDS,
+            "after its steps, each when all {members} have answered or after 2 days; it fails "
+            "with fewer than {minimum}",
+        ),
+        (
+            "ddml",
+            DAY_MILLISECONDS,
+            "with {size:,} updates, or after 1 day, at 2030-01-02 00:00 UTC; it fails with fewer "
+            "than {minimum}",
+        ),
     ],
 )
-def test_the_end_is_told_beforehand(store: Store, name: str, patience: int, ends: str) -> None:
-    manifest = manifest_of(name)
-    hosted, _ = publish(store, manifest, NOW, patience=patience)
+def test_describe_end_states_when_study_ends(
+    store: Store, name: str, patience: int, ends: str
+) -> None:
+    manifest = make_manifest(name)
+    record, _ = publish_manifest(store, manifest, NOW, phase_timeout=patience)
     participation = manifest.study.participation
-    assert end_of(manifest, hosted) == ends.format(
+    assert describe_end(StudyHandle(manifest), record) == ends.format(
         size=participation.size, minimum=f"{participation.minimum:,}", members=len(manifest.roster)
     )
 
 
-def test_the_end_is_told_with_the_time_at_which_a_study_closes(store: Store) -> None:
-    manifest = manifest_of("sdq", closes="2030-01-05T00:00:00Z")
-    assert ", or when it closes, at 2030-01-05 00:00 UTC; it fails" in end_of(manifest, publish(store, manifest, NOW)[0])
+def test_describe_end_states_closing_time(store: Store) -> None:
+    manifest = make_manifest("sdq", closes="2030-01-05T00:00:00Z")
+    assert ", or when it closes, at 2030-01-05 00:00 UTC; it fails" in describe_end(
+        StudyHandle(manifest), publish_manifest(store, manifest, NOW)[0]
+    )

@@ -1,4 +1,4 @@
-"""The parent of workers: it replaces those that die, gives up where all die at once, and leaves none behind. The workers here are small."""
+"""The supervisor replaces dead workers, gives up if all die, and leaves none behind."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from pathlib import Path
 import pytest
 
 from shoal.coordinator import supervisor
-from shoal.coordinator.settings import Settings
-from shoal.coordinator.supervisor import MOST_AT_ONCE, STEADY_SECONDS, Deaths, Supervisor
+from shoal.coordinator.supervisor import MOST_AT_ONCE, STEADY_SECONDS, RestartBackoff, Supervisor
+from shoal.coordinator.worker import WorkerSettings
 from shoal.errors import ShoalError
-from shoal.transport.listening import listen
+from shoal.transport.server import open_listener
 
 SECRET = "postgresql://user:a-password@host/db"
 ANSWERS = """
 import json, os, socket, sys
-told = json.loads(sys.stdin.readline())
-listener = socket.socket(fileno=told["listener"])
+settings = json.loads(sys.stdin.readline())
+listener = socket.socket(fileno=settings["listener"])
 while True:
     connection, _ = listener.accept()
-    connection.sendall(json.dumps([os.getpid(), told["store"], sys.argv, dict(os.environ)]).encode())
+    values = [os.getpid(), settings["store"], sys.argv, dict(os.environ)]
+    connection.sendall(json.dumps(values).encode())
     connection.close()
 """
 STUBBORN = f"import os, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n{ANSWERS}"
@@ -37,11 +38,14 @@ IMPATIENT = STUBBORN.replace("signal.SIG_IGN", "lambda *_: os.kill(os.getppid(),
 
 @pytest.fixture
 def listener() -> socket.socket:
-    return listen("127.0.0.1", 0)
+    return open_listener("127.0.0.1", 0)
 
 
 def ask(listener: socket.socket) -> str:
-    with socket.create_connection(listener.getsockname(), timeout=20) as connection, connection.makefile() as file:
+    with (
+        socket.create_connection(listener.getsockname(), timeout=20) as connection,
+        connection.makefile() as file,
+    ):
         return file.read()
 
 
@@ -58,9 +62,15 @@ def is_alive(pid: int) -> bool:
 
 
 def supervise(
-    monkeypatch: pytest.MonkeyPatch, listener: socket.socket, program: str, act: Callable[[], object], n_workers: int = 1
+    monkeypatch: pytest.MonkeyPatch,
+    listener: socket.socket,
+    program: str,
+    act: Callable[[], object],
+    n_workers: int = 1,
 ) -> None:
-    """Run a supervisor of some program while another thread does something; its last act is a signal to end."""
+    """Run a supervisor of some program while another thread does something; its last act is a
+    signal to end.
+    """
     monkeypatch.setattr(Supervisor, "command", (sys.executable, "-c", program))
     failures: list[BaseException] = []
 
@@ -74,29 +84,35 @@ def supervise(
     thread = threading.Thread(target=meanwhile)
     # Where the supervisor has given up before, the signal must not end the tests.
     handler = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)]
+    handlers = [
+        signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+    ]
     try:
         with listener:
-            Supervisor(n_workers, listener, Settings(SECRET)).run(thread.start)
+            Supervisor(n_workers, listener, WorkerSettings(SECRET)).run(thread.start)
     finally:
         thread.join()
-        assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)] == handlers
+        assert [
+            signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+        ] == handlers
         signal.signal(signal.SIGTERM, handler)
     assert failures == []
 
 
-def test_waits_longer_after_each_short_life_and_gives_up_after_some() -> None:
-    deaths = Deaths()
-    pauses = [deaths.pause_after(0.5) for _ in range(MOST_AT_ONCE - 1)]
+def test_backoff_grows_after_short_lives_and_gives_up() -> None:
+    deaths = RestartBackoff()
+    pauses = [deaths.next_pause(0.5) for _ in range(MOST_AT_ONCE - 1)]
     assert pauses == sorted(set(pauses)) and pauses[0] > 0
-    assert deaths.pause_after(STEADY_SECONDS) == 0
+    assert deaths.next_pause(STEADY_SECONDS) == 0
     for _ in range(MOST_AT_ONCE - 1):
-        deaths.pause_after(0.5)
+        deaths.next_pause(0.5)
     with pytest.raises(ShoalError, match="SERVE-003"):
-        deaths.pause_after(0.5)
+        deaths.next_pause(0.5)
 
 
-def test_replaces_a_worker_that_was_killed_and_ends_its_own(monkeypatch: pytest.MonkeyPatch, listener: socket.socket) -> None:
+def test_supervisor_replaces_killed_worker_and_ends_all(
+    monkeypatch: pytest.MonkeyPatch, listener: socket.socket
+) -> None:
     pids: list[int] = []
 
     def act() -> None:
@@ -113,27 +129,39 @@ def test_replaces_a_worker_that_was_killed_and_ends_its_own(monkeypatch: pytest.
     assert len(set(pids)) == 4 and not any(map(is_alive, pids))
 
 
-def test_settings_reach_a_worker_by_its_pipe_alone(monkeypatch: pytest.MonkeyPatch, listener: socket.socket) -> None:
+def test_settings_reach_worker_only_by_pipe(
+    monkeypatch: pytest.MonkeyPatch, listener: socket.socket
+) -> None:
     answers: list[str] = []
 
     def act() -> None:
         answers.append(ask(listener))
         pid = pid_of(answers[0])
-        answers.extend(Path(f"/proc/{pid}/{name}").read_text(errors="replace") for name in ("cmdline", "environ"))
+        answers.extend(
+            Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+            for name in ("cmdline", "environ")
+        )
 
     supervise(monkeypatch, listener, ANSWERS, act)
     answer, *seen = answers
-    assert answer.count(SECRET) == 1 and len(seen) == 2 and not any("a-password" in text for text in seen)
+    assert (
+        answer.count(SECRET) == 1
+        and len(seen) == 2
+        and not any("a-password" in text for text in seen)
+    )
 
 
-def test_neither_parent_nor_workers_dump_their_memory(monkeypatch: pytest.MonkeyPatch, listener: socket.socket) -> None:
+def test_core_dumps_are_disabled(monkeypatch: pytest.MonkeyPatch, listener: socket.socket) -> None:
     limits = resource.getrlimit(resource.RLIMIT_CORE)
     if limits[1] == 0:
         pytest.skip("core dumps are forbidden here already")
     found: list[tuple[int, int]] = []
 
     def act() -> None:
-        found.extend(resource.prlimit(pid, resource.RLIMIT_CORE) for pid in (pid_of(ask(listener)), os.getpid()))
+        found.extend(
+            resource.prlimit(pid, resource.RLIMIT_CORE)
+            for pid in (pid_of(ask(listener)), os.getpid())
+        )
 
     resource.setrlimit(resource.RLIMIT_CORE, (limits[1], limits[1]))
     try:
@@ -143,36 +171,55 @@ def test_neither_parent_nor_workers_dump_their_memory(monkeypatch: pytest.Monkey
     assert [soft for soft, _ in found] == [0, 0]
 
 
-def test_an_interruption_at_the_terminal_is_for_the_parent_alone(monkeypatch: pytest.MonkeyPatch, listener: socket.socket) -> None:
+def test_workers_ignore_interrupt_at_terminal(
+    monkeypatch: pytest.MonkeyPatch, listener: socket.socket
+) -> None:
     """It comes to a worker before that has got anywhere, and would be a traceback."""
     answers: list[str] = []
     supervise(
-        monkeypatch, listener, f"import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n{ANSWERS}", lambda: answers.append(ask(listener))
+        monkeypatch,
+        listener,
+        f"import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n{ANSWERS}",
+        lambda: answers.append(ask(listener)),
     )
     assert len(answers) == 1 and signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-def test_gives_up_when_all_die_at_once(monkeypatch: pytest.MonkeyPatch, listener: socket.socket, tmp_path: Path) -> None:
+def test_supervisor_gives_up_if_all_workers_die(
+    monkeypatch: pytest.MonkeyPatch, listener: socket.socket, tmp_path: Path
+) -> None:
     monkeypatch.setattr(supervisor, "_FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(Supervisor, "command", (sys.executable, "-S", "-c", f"open({str(tmp_path / 'starts')!r}, 'a').write('x')"))
+    monkeypatch.setattr(
+        Supervisor,
+        "command",
+        (sys.executable, "-S", "-c", f"open({str(tmp_path / 'starts')!r}, 'a').write('x')"),
+    )
     with listener, pytest.raises(ShoalError, match="SERVE-003"):
-        Supervisor(1, listener, Settings(SECRET)).run()
+        Supervisor(1, listener, WorkerSettings(SECRET)).run()
     assert (tmp_path / "starts").read_text() == "x" * MOST_AT_ONCE
 
 
 @pytest.mark.parametrize(("program", "seconds"), [(STUBBORN, 0.2), (IMPATIENT, 600.0)])
-def test_kills_a_worker_that_does_not_end(monkeypatch: pytest.MonkeyPatch, listener: socket.socket, program: str, seconds: float) -> None:
+def test_supervisor_kills_worker_that_does_not_end(
+    monkeypatch: pytest.MonkeyPatch, listener: socket.socket, program: str, seconds: float
+) -> None:
     monkeypatch.setattr(supervisor, "GRACE_SECONDS", seconds)
     pids: list[int] = []
     supervise(monkeypatch, listener, program, lambda: pids.append(pid_of(ask(listener))))
     assert pids and not any(map(is_alive, pids))
 
 
-def test_several_workers_share_the_socket(monkeypatch: pytest.MonkeyPatch, listener: socket.socket) -> None:
+def test_workers_share_socket(monkeypatch: pytest.MonkeyPatch, listener: socket.socket) -> None:
     pids: list[int] = []
 
     def act() -> None:
         pids.extend(pid_of(ask(listener)) for _ in range(2))
 
-    supervise(monkeypatch, listener, ANSWERS.replace("connection.close()", "connection.close(); sys.stdin.read()"), act, n_workers=2)
+    supervise(
+        monkeypatch,
+        listener,
+        ANSWERS.replace("connection.close()", "connection.close(); sys.stdin.read()"),
+        act,
+        n_workers=2,
+    )
     assert len(set(pids)) == 2 and not any(map(is_alive, pids))

@@ -1,4 +1,4 @@
-"""One worker in this process: it answers, and it ends by a signal or when its parent has gone, with its store in order."""
+"""One worker in this process: requests, signals, the end of its parent, its store."""
 
 from __future__ import annotations
 
@@ -15,52 +15,62 @@ from typing import Any
 import httpx2
 import pytest
 
-from certificates import make_certificates
 from shoal.coordinator import worker
-from shoal.coordinator.publishing import publish
-from shoal.coordinator.settings import Settings
-from shoal.coordinator.store.opening import open_store
+from shoal.coordinator.store import open_store
 from shoal.coordinator.store.sql import SqlStore
-from shoal.coordinator.worker import RETRY_SECONDS, run, run_patiently
+from shoal.coordinator.worker import RETRY_SECONDS, WorkerSettings, run, run_with_retries
 from shoal.errors import StoreError, UsageError
-from shoal.study.load import parse
+from shoal.study.loader import parse_study_text
 from shoal.study.manifest import Manifest
-from shoal.study.templates import study_text
-from shoal.transport import connections
-from shoal.transport.listening import listen, url_of
-from shoal.transport.routes import study_route
+from shoal.study.starters import read_starter
+from shoal.transport import server
+from shoal.transport.api import study_route
+from shoal.transport.server import format_url, open_listener
+from tests.support.coordinator import publish_manifest
+from tests.support.tls import make_certificates
 
 
-def test_answers_until_its_parent_has_gone(tmp_path: Path) -> None:
+def test_worker_answers_until_parent_ends(tmp_path: Path) -> None:
     parent, held = os.pipe()
-    listener = listen("127.0.0.1", 0)
-    url = url_of("127.0.0.1", listener, has_tls=False)
+    listener = open_listener("127.0.0.1", 0)
+    url = format_url("127.0.0.1", listener, has_tls=False)
     answers: list[int] = []
 
     def ask() -> None:
         try:
-            answers.extend(httpx2.get(f"{url}/{path}", timeout=20).status_code for path in ("healthz", "readyz", "nothing"))
+            answers.extend(
+                httpx2.get(f"{url}/{path}", timeout=20).status_code
+                for path in ("healthz", "readyz", "nothing")
+            )
         finally:
             os.close(held)
 
     thread = threading.Thread(target=ask)
-    run(Settings(f"sqlite:{tmp_path}/store.db"), listener, thread.start, parent)
+    run(WorkerSettings(f"sqlite:{tmp_path}/store.db"), listener, thread.start, parent)
     thread.join()
     os.close(parent)
     assert answers == [200, 200, 404]
     assert [path.name for path in tmp_path.iterdir()] == ["store.db"]
 
 
-def test_a_signal_ends_it_and_files_are_left_in_order(tmp_path: Path) -> None:
-    listener = listen("127.0.0.1", 0)
-    run(Settings(f"sqlite:{tmp_path}/store.db", "memory:"), listener, lambda: os.kill(os.getpid(), signal.SIGTERM))
+def test_signal_stops_worker_and_closes_files(tmp_path: Path) -> None:
+    listener = open_listener("127.0.0.1", 0)
+    run(
+        WorkerSettings(f"sqlite:{tmp_path}/store.db", "memory:"),
+        listener,
+        lambda: os.kill(os.getpid(), signal.SIGTERM),
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["store.db"]
 
 
-def test_its_name_on_leases_says_nothing_and_its_memory_stays_off_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_has_random_lease_name_and_no_core_dumps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url, limits = f"sqlite:{tmp_path}/store.db", resource.getrlimit(resource.RLIMIT_CORE)
     with open_store(url) as store:
-        publish(store, Manifest(parse(study_text("anonml"))), 1_800_000_000_000)
+        publish_manifest(
+            store, Manifest(parse_study_text(read_starter("anonml"))), 1_800_000_000_000
+        )
     holders: list[str] = []
     lease, is_leased = SqlStore.lease, threading.Event()
 
@@ -78,10 +88,14 @@ def test_its_name_on_leases_says_nothing_and_its_memory_stays_off_the_disk(tmp_p
     resource.setrlimit(resource.RLIMIT_CORE, (limits[1], limits[1]))
     try:
         for _ in range(2):
-            with open_store(url) as store, store._writing() as session:
-                session.change("UPDATE standing SET has_begun = FALSE")
+            with open_store(url) as store, store._write_transaction() as session:
+                session.execute("UPDATE standing SET has_begun = FALSE")
             is_leased.clear()
-            run(Settings(url), listen("127.0.0.1", 0), threading.Thread(target=end_it).start)
+            run(
+                WorkerSettings(url),
+                open_listener("127.0.0.1", 0),
+                threading.Thread(target=end_it).start,
+            )
         assert resource.getrlimit(resource.RLIMIT_CORE)[0] == 0
     finally:
         resource.setrlimit(resource.RLIMIT_CORE, limits)
@@ -90,46 +104,51 @@ def test_its_name_on_leases_says_nothing_and_its_memory_stays_off_the_disk(tmp_p
 
 
 @pytest.mark.parametrize("path", ["{study}/submissions", "{study}/messages", "{devices}/update"])
-def test_a_body_that_trickles_is_given_up(
+def test_worker_closes_slow_request(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(connections, "READ_SECONDS", 0.1)
+    monkeypatch.setattr(server, "READ_SECONDS", 0.1)
     digests = []
     with open_store(f"sqlite:{tmp_path}/store.db") as store:
         for protocol in ("anonml", "ddml"):
-            hosted, _ = publish(store, Manifest(parse(study_text(protocol))), 1_800_000_000_000)
-            digests.append(study_route(hosted.digest))
+            record, _ = publish_manifest(
+                store, Manifest(parse_study_text(read_starter(protocol))), 1_800_000_000_000
+            )
+            digests.append(study_route(record.digest))
     route = path.format(study=digests[0], devices=digests[1])
     parent, held = os.pipe()
-    listener = listen("127.0.0.1", 0)
+    listener = open_listener("127.0.0.1", 0)
     answers: list[bytes] = []
 
     def ask() -> None:
         try:
             with socket.create_connection(listener.getsockname(), timeout=20) as connection:
-                head = f"POST {route} HTTP/1.1\r\nhost: a\r\ncontent-type: application/cbor\r\ncontent-length: 24\r\n\r\n"
+                head = (
+                    f"POST {route} HTTP/1.1\r\nhost: a\r\ncontent-type: "
+                    "application/cbor\r\ncontent-length: 24\r\n\r\n"
+                )
                 connection.sendall(head.encode() + b"half")
                 answers.append(connection.recv(12))
         finally:
             os.close(held)
 
     thread = threading.Thread(target=ask)
-    run(Settings(f"sqlite:{tmp_path}/store.db"), listener, thread.start, parent)
+    run(WorkerSettings(f"sqlite:{tmp_path}/store.db"), listener, thread.start, parent)
     thread.join()
     os.close(parent)
     assert answers == [b"HTTP/1.1 408"] and capsys.readouterr().err == ""
 
 
-def test_a_store_that_cannot_be_used_is_a_sentence(tmp_path: Path) -> None:
-    with listen("127.0.0.1", 0) as listener, pytest.raises(StoreError):
-        run(Settings(f"sqlite:{tmp_path}/no/such/folder/store.db"), listener)
+def test_worker_reports_unusable_store(tmp_path: Path) -> None:
+    with open_listener("127.0.0.1", 0) as listener, pytest.raises(StoreError):
+        run(WorkerSettings(f"sqlite:{tmp_path}/no/such/folder/store.db"), listener)
 
 
-def test_a_worker_waits_for_a_store_that_is_away_until_it_is_back(
+def test_worker_waits_for_unavailable_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parent, held = os.pipe()
-    listener = listen("127.0.0.1", 0)
+    listener = open_listener("127.0.0.1", 0)
     waited: list[float] = []
     look = select.select
 
@@ -141,7 +160,11 @@ def test_a_worker_waits_for_a_store_that_is_away_until_it_is_back(
 
     def ask() -> None:
         try:
-            answers.append(httpx2.get(f"{url_of('127.0.0.1', listener, has_tls=False)}/readyz", timeout=60).status_code)
+            answers.append(
+                httpx2.get(
+                    f"{format_url('127.0.0.1', listener, has_tls=False)}/readyz", timeout=60
+                ).status_code
+            )
         finally:
             os.close(held)
 
@@ -149,46 +172,53 @@ def test_a_worker_waits_for_a_store_that_is_away_until_it_is_back(
     thread = threading.Thread(target=ask)
     monkeypatch.setattr(worker.select, "select", looked)
     thread.start()
-    run_patiently(Settings(f"sqlite:{tmp_path}/folder/store.db"), listener, parent)
+    run_with_retries(WorkerSettings(f"sqlite:{tmp_path}/folder/store.db"), listener, parent)
     thread.join()
     assert (answers, waited) == ([200], [RETRY_SECONDS] * 3)
     assert capsys.readouterr().err.count("STORE-001") == 1
     os.close(parent)
 
 
-def test_a_worker_whose_parent_has_gone_waits_for_no_store(tmp_path: Path) -> None:
+def test_worker_without_parent_does_not_wait_for_store(tmp_path: Path) -> None:
     parent, held = os.pipe()
     os.close(held)
-    with listen("127.0.0.1", 0) as listener:
-        run_patiently(Settings(f"sqlite:{tmp_path}/no/such/folder/store.db"), listener, parent)
+    with open_listener("127.0.0.1", 0) as listener:
+        run_with_retries(
+            WorkerSettings(f"sqlite:{tmp_path}/no/such/folder/store.db"), listener, parent
+        )
     os.close(parent)
 
 
-def test_tls_that_has_gone_bad_is_a_sentence(tmp_path: Path) -> None:
+def test_worker_reports_invalid_tls_files(tmp_path: Path) -> None:
     made = make_certificates(tmp_path)
-    with listen("127.0.0.1", 0) as listener, pytest.raises(UsageError, match="SERVE-002"):
-        run(Settings(f"sqlite:{tmp_path}/store.db", None, str(made.ca), str(made.key)), listener)
+    with open_listener("127.0.0.1", 0) as listener, pytest.raises(UsageError, match="SERVE-002"):
+        run(
+            WorkerSettings(f"sqlite:{tmp_path}/store.db", None, str(made.ca), str(made.key)),
+            listener,
+        )
 
 
-def test_reads_its_settings_and_not_a_byte_more() -> None:
+def test_worker_reads_only_its_settings_line() -> None:
     source, sink = os.pipe()
     os.write(sink, b'{"store": "x"}\nrest')
     os.close(sink)
-    assert worker._first_line(source) == b'{"store": "x"}\n' and os.read(source, 10) == b"rest"
-    assert worker._first_line(source) == b""
+    assert worker._read_first_line(source) == b'{"store": "x"}\n' and os.read(source, 10) == b"rest"
+    assert worker._read_first_line(source) == b""
     os.close(source)
 
 
-def test_as_a_process_it_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_worker_process_prints_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     handler = signal.getsignal(signal.SIGINT)
-    listener = listen("127.0.0.1", 0)
-    (tmp_path / "letter.txt").write_text("Dear Anna,")
-    line = Settings(f"sqlite:{tmp_path}/letter.txt").to_line(listener.detach())
+    listener = open_listener("127.0.0.1", 0)
+    (tmp_path / "notes.txt").write_text("Dear Anna,")
+    line = WorkerSettings(f"sqlite:{tmp_path}/notes.txt").to_line(listener.detach())
     try:
-        monkeypatch.setattr(worker, "_first_line", lambda source: line)
+        monkeypatch.setattr(worker, "_read_first_line", lambda source: line)
         assert worker.main() == 1
         assert capsys.readouterr().err.startswith("STORE-003  ")
-        monkeypatch.setattr(worker, "_first_line", lambda source: b"")
+        monkeypatch.setattr(worker, "_read_first_line", lambda source: b"")
         assert worker.main() == 0
     finally:
         signal.signal(signal.SIGINT, handler)

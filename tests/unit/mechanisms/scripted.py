@@ -1,4 +1,6 @@
-"""An entropy that hands out chosen words, for the paths that a real source takes once in 2^64 draws."""
+"""An entropy that hands out chosen words, for the paths that a real source takes once in 2^64
+draws.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,10 @@ from shoal.entropy import Word
 
 
 class Scripted:
-    """Words from a list, first to last; narrower words are the same numbers, and a script that runs out is a failure of the test."""
+    """Entropy that returns words from a list.
+
+    Narrower words are the same numbers. An exhausted list fails the test.
+    """
 
     def __init__(self, *words: int) -> None:
         self.left = list(words)

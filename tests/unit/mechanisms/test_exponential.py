@@ -1,4 +1,4 @@
-"""The exponential mechanism: exact chances, read off the words that lead to each choice."""
+"""The exponential mechanism: exact probabilities, from the words that lead to each choice."""
 
 from __future__ import annotations
 
@@ -14,20 +14,24 @@ from shoal.errors import MechanismError
 from shoal.mechanisms import exponential
 from shoal.mechanisms.exponential import CountScore, ExponentialMechanism
 from shoal.privacy.events import Relation, Scope, Unit
-from unit.mechanisms.scripted import Scripted
+from tests.unit.mechanisms.scripted import Scripted
 
 ADD_REMOVE = Scope(Unit.RECORD, Relation.ADD_REMOVE, "all who read the release")
 REPLACE = Scope(Unit.RECORD, Relation.REPLACE, "all who read the release")
 
 
 def realised(mechanism: ExponentialMechanism, scores: tuple[int, ...]) -> np.ndarray:
-    """Each candidate's chance, to 2^-127: how many of the first 128 bits lead to it, found by bisection with the mechanism itself."""
+    """Return each candidate's probability, to 2^-127.
+
+    It is the share of the first 128 bits that lead to the candidate, found by bisection with the
+    mechanism itself.
+    """
     edges = [0]
     for candidate in range(len(scores) - 1):
         low, high = edges[-1], 2**128
         while low < high:
             middle = (low + high) // 2
-            # A tie on 128 bits asks for more; which way it falls then is within the 2^-127.
+            # A tie on 128 bits asks for more; its outcome is within the 2^-127.
             chosen = mechanism.choose(scores, Scripted(middle >> 64, middle % 2**64, *[2**63] * 8))
             low, high = (middle + 1, high) if chosen <= candidate else (low, middle)
         edges.append(low)
@@ -35,18 +39,28 @@ def realised(mechanism: ExponentialMechanism, scores: tuple[int, ...]) -> np.nda
 
 
 def max_scores(rows: list[tuple[int, int, int]]) -> tuple[int, ...]:
-    """Scores by the Max operator of splitting on either of two binary attributes; a row is (first, second, class)."""
+    """Return Max scores of splitting on either of two binary attributes.
+
+    A row is (first, second, class).
+    """
     return tuple(
-        sum(max(sum(row[a] == branch and row[2] == label for row in rows) for label in (0, 1)) for branch in (0, 1)) for a in (0, 1)
+        sum(
+            max(sum(row[a] == branch and row[2] == label for row in rows) for label in (0, 1))
+            for branch in (0, 1)
+        )
+        for a in (0, 1)
     )
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
 @pytest.mark.parametrize(("scope", "max_rows"), [(ADD_REMOVE, 1), (ADD_REMOVE, 2), (REPLACE, 1)])
-def test_the_worst_log_ratio_over_neighbours_is_epsilon(epsilon: float, scope: Scope, max_rows: int) -> None:
+def test_worst_log_ratio_over_neighbours_is_epsilon(
+    epsilon: float, scope: Scope, max_rows: int
+) -> None:
     mechanism = ExponentialMechanism(epsilon, CountScore(max_rows), scope)
     moves = range(max_rows + 1) if scope is ADD_REMOVE else range(-max_rows, max_rows + 1)
-    # A move of +-D matters most where the best candidate is far ahead; the far end shows the supremum to 1e-9.
+    # A move of +-D matters most where the best candidate is far ahead; the far end shows the
+    # supremum to 1e-9.
     far = math.ceil(46 / float(mechanism.rate))
     cache: dict[tuple[int, ...], np.ndarray] = {}
 
@@ -64,30 +78,36 @@ def test_the_worst_log_ratio_over_neighbours_is_epsilon(epsilon: float, scope: S
 
 
 @pytest.mark.parametrize(("scope", "max_rows"), [(ADD_REMOVE, 1), (ADD_REMOVE, 3), (REPLACE, 1)])
-def test_the_realised_law_keeps_epsilon_and_reaches_it(scope: Scope, max_rows: int) -> None:
+def test_realised_distribution_attains_epsilon(scope: Scope, max_rows: int) -> None:
     epsilon = 1.0
     mechanism = ExponentialMechanism(epsilon, CountScore(max_rows), scope)
     D = max_rows
-    # Behind by 30 / rate the weight is 1e-13: small enough to come within 1e-9 of epsilon, large enough that 2^-127 does not show.
+    # Behind by 30 / rate the weight is 1e-13: small enough to come within 1e-9 of epsilon, large
+    # enough that 2^-127 does not show.
     behind = math.ceil(30 / float(mechanism.rate))
     pairs = [((behind, 0, behind), (behind, D, behind)), ((0, behind), (D, behind))]
     if scope is REPLACE:
         pairs = [((behind, 0), (behind - D, D))]
-    worst = max(float(np.abs(np.log(realised(mechanism, a)) - np.log(realised(mechanism, b))).max()) for a, b in pairs)
+    worst = max(
+        float(np.abs(np.log(realised(mechanism, a)) - np.log(realised(mechanism, b))).max())
+        for a, b in pairs
+    )
     assert worst == pytest.approx(epsilon, abs=1e-9)
 
 
 @pytest.mark.untraced
-@pytest.mark.parametrize("scores", [(0, 0), (3, 1, 4, 1, 5), (0, 10, 0), (7,), (2, -2, -1), (0, 40), (40, 0, 39)])
+@pytest.mark.parametrize(
+    "scores", [(0, 0), (3, 1, 4, 1, 5), (0, 10, 0), (7,), (2, -2, -1), (0, 40), (40, 0, 39)]
+)
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
-def test_words_lead_to_choices_by_the_formula(scores: tuple[int, ...], epsilon: float) -> None:
+def test_words_lead_to_choices_by_formula(scores: tuple[int, ...], epsilon: float) -> None:
     mechanism = ExponentialMechanism(epsilon, CountScore(), ADD_REMOVE)
     weights = np.exp(epsilon * (np.array(scores, float) - max(scores)))
     assert realised(mechanism, scores) == pytest.approx(weights / weights.sum(), rel=1e-12)
     assert mechanism.chances(scores) == pytest.approx(weights / weights.sum(), rel=1e-12)
 
 
-def test_count_scores_move_as_they_say() -> None:
+def test_count_scores_change_within_sensitivity() -> None:
     rows = list(itertools.product((0, 1), repeat=3))
     for data in itertools.product(rows, repeat=3):
         before = max_scores(list(data))
@@ -103,14 +123,14 @@ def test_count_scores_move_as_they_say() -> None:
     assert any(change.min() < change.max() for change in apart)
 
 
-def test_rates() -> None:
+def test_rate_depends_on_relation() -> None:
     assert ExponentialMechanism(1.0, CountScore(4), ADD_REMOVE).rate == Fraction(1, 4)
     assert ExponentialMechanism(1.0, CountScore(4), REPLACE).rate == Fraction(1, 8)
 
 
 @pytest.mark.parametrize("scope", [ADD_REMOVE, REPLACE])
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
-def test_rho_covers_every_order(scope: Scope, epsilon: float) -> None:
+def test_rho_bounds_every_order(scope: Scope, epsilon: float) -> None:
     mechanism = ExponentialMechanism(epsilon, CountScore(), scope)
     rho = mechanism.event().rho
     assert rho == pytest.approx(epsilon**2 / 8)
@@ -122,59 +142,69 @@ def test_rho_covers_every_order(scope: Scope, epsilon: float) -> None:
             q = mechanism.chances(np.add(scores, move))
             for alpha in (1.01, 1.5, 2, 4, 16):
                 for a, b in ((p, q), (q, p)):
-                    worst = max(worst, math.log((a**alpha * b ** (1 - alpha)).sum()) / (alpha - 1) / alpha)
+                    worst = max(
+                        worst, math.log((a**alpha * b ** (1 - alpha)).sum()) / (alpha - 1) / alpha
+                    )
     assert 0.75 * rho < worst <= rho * (1 + 1e-9)
 
 
 class TestSettle:
-    """What is decided exactly where floats cannot."""
+    """Choices that floats cannot decide."""
 
-    @pytest.mark.parametrize("scores", [(0, 0, 0), (3, 1, 4, 1, 5), (0, 10**15, 7), (5,), (0, 300, 299)])
-    def test_same_bits_same_choices_by_either_path(self, scores: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        "scores", [(0, 0, 0), (3, 1, 4, 1, 5), (0, 10**15, 7), (5,), (0, 300, 299)]
+    )
+    def test_exact_and_vectorised_paths_agree(
+        self, scores: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         mechanism = ExponentialMechanism(0.7, CountScore(), REPLACE)
         table = np.tile(scores, (200, 1))
         filtered = mechanism.choose_many(table, SeededEntropy(5)).tolist()
         monkeypatch.setattr(exponential, "_MARGIN", 4.0)
         assert mechanism.choose_many(table, SeededEntropy(5)).tolist() == filtered
 
-    def test_a_word_on_an_edge_asks_for_more(self) -> None:
+    def test_word_on_boundary_draws_more_bits(self) -> None:
         mechanism = ExponentialMechanism(1.0, CountScore(), ADD_REMOVE)
-        # Two equal candidates: the edge is at one half exactly, and the words from there on belong to the second.
+        # Two equal candidates: the edge is at one half exactly, and the words from there on belong
+        # to the second.
         assert mechanism.choose([4, 4], Scripted(2**63 - 1, 2**64 - 1, 2**64 - 1, 2**63)) == 0
         assert mechanism.choose([4, 4], Scripted(2**63, 0, 0, 2**63)) == 1
-        # Three: one third is 0x5555..., and stays undecided for as long as the words say so.
+        # Three: one third is 0x5555..., and stays undecided while the words are equal.
         third = 0x5555_5555_5555_5555
         assert mechanism.choose([4, 4, 4], Scripted(third, third, third, third - 9)) == 0
         assert mechanism.choose([4, 4, 4], Scripted(third, third, third, third + 9)) == 1
 
-    def test_scores_too_far_behind_to_compute_are_bounded(self) -> None:
+    def test_very_low_scores_are_bounded(self) -> None:
         mechanism = ExponentialMechanism(64.0, CountScore(), ADD_REMOVE)
-        assert mechanism._settle([0, 2**50], 0, Scripted(1, 1)) == 1
+        assert mechanism._choose_exactly([0, 2**50], 0, Scripted(1, 1)) == 1
         assert mechanism.choose([0, 2**50], Scripted(0, 1, 1)) == 1
 
-    def test_words_beside_an_edge_are_told_apart(self) -> None:
+    def test_words_next_to_boundary_are_distinguished(self) -> None:
         mechanism = ExponentialMechanism(1.0, CountScore(), ADD_REMOVE)
-        low, high = mechanism._sums([0, 1], 200)
+        low, high = mechanism._bound_sums([0, 1], 200)
         edge = math.floor(2**64 * low[0] / high[1])
         assert mechanism.choose([0, 1], Scripted(edge - 1)) == 0
         assert mechanism.choose([0, 1], Scripted(edge + 1)) == 1
 
 
-def test_regret_is_what_the_chances_say() -> None:
+def test_expected_regret_follows_from_probabilities() -> None:
     mechanism = ExponentialMechanism(1.0, CountScore(), ADD_REMOVE)
     assert mechanism.expected_regret([0, 1]) == pytest.approx(1 / (1 + math.e))
     assert mechanism.expected_regret([5, 5]) == 0
 
 
-def test_the_event_says_what_was_done() -> None:
+def test_event_has_parameters() -> None:
     event = ExponentialMechanism(0.5, CountScore(3), REPLACE).event()
     assert event.mechanism == "exponential"
     assert (event.epsilon, event.delta, event.scope) == (0.5, 0.0, REPLACE)
     assert event.parameters == {"sensitivity": 3, "scores": "general"}
-    assert ExponentialMechanism(0.5, CountScore(), ADD_REMOVE).event().parameters["scores"] == "monotone"
+    assert (
+        ExponentialMechanism(0.5, CountScore(), ADD_REMOVE).event().parameters["scores"]
+        == "monotone"
+    )
 
 
-def test_one_word_is_used_whatever_the_scores() -> None:
+def test_choice_uses_one_word_for_any_scores() -> None:
     mechanism = ExponentialMechanism(1.0, CountScore(), ADD_REMOVE)
     for scores in ((0, 0, 0), (0, 1000, 0), (1, 2, 3)):
         entropy = Scripted(12345)
@@ -182,7 +212,7 @@ def test_one_word_is_used_whatever_the_scores() -> None:
         assert entropy.left == []
 
 
-def test_refuses_what_is_no_choice() -> None:
+def test_rejects_invalid_scores_and_parameters() -> None:
     mechanism = ExponentialMechanism(1.0, CountScore(), ADD_REMOVE)
     for scores in (np.zeros((0,), int), np.array([0.5, 1.0]), np.array([2**60, 1])):
         with pytest.raises(MechanismError, match="MECH-002"):

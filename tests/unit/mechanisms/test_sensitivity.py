@@ -1,4 +1,4 @@
-"""Sensitivities, against the largest change that a search over all neighbours finds."""
+"""Sensitivities against a search over all neighbours."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from shoal.errors import MechanismError
-from shoal.mechanisms.sensitivity import BoundedSum, ClippedVector, Histogram, SignedCells
+from shoal.mechanisms.sensitivity import BoundedSum, CellCounts, ClippedVector, SignedCells
 from shoal.privacy.events import Relation
 
 ADD_REMOVE, REPLACE = Relation.ADD_REMOVE, Relation.REPLACE
 
 
 def worst(contributions: list[np.ndarray], relation: Relation) -> tuple[int, int]:
-    """Largest L1 and squared L2 change when one unit's contribution appears, vanishes or is exchanged."""
+    """Return the largest L1 and squared L2 change of one unit's contribution."""
     nothing = np.zeros_like(contributions[0])
     pairs = itertools.product(contributions, contributions if relation is REPLACE else [nothing])
     changes = [a - b for a, b in pairs]
@@ -37,13 +37,19 @@ def unit_histograms(n_tables: int, max_rows: int, n_cells: int = 3) -> list[np.n
 
 @pytest.mark.parametrize("relation", list(Relation))
 @pytest.mark.parametrize(("n_tables", "max_rows"), [(1, 1), (2, 1), (1, 3), (2, 2), (3, 1)])
-def test_histograms(n_tables: int, max_rows: int, relation: Relation) -> None:
-    query = Histogram(n_tables, max_rows)
-    assert (query.l1(relation), query.l2_squared(relation)) == worst(unit_histograms(n_tables, max_rows), relation)
+def test_cell_counts_match_largest_change(n_tables: int, max_rows: int, relation: Relation) -> None:
+    query = CellCounts(n_tables, max_rows)
+    assert (query.l1(relation), query.l2_squared(relation)) == worst(
+        unit_histograms(n_tables, max_rows), relation
+    )
 
 
 def unit_sums(n_tables: int, bound: int, max_rows: int, n_cells: int = 2) -> list[np.ndarray]:
-    rows = list(itertools.product(itertools.product(range(n_cells), range(-bound, bound + 1)), repeat=n_tables))
+    rows = list(
+        itertools.product(
+            itertools.product(range(n_cells), range(-bound, bound + 1)), repeat=n_tables
+        )
+    )
     found = []
     for n in range(max_rows + 1):
         for chosen in itertools.combinations_with_replacement(rows, n):
@@ -56,25 +62,41 @@ def unit_sums(n_tables: int, bound: int, max_rows: int, n_cells: int = 2) -> lis
 
 
 @pytest.mark.parametrize("relation", list(Relation))
-@pytest.mark.parametrize(("n_tables", "bound", "max_rows"), [(1, 1, 1), (1, 4, 1), (2, 2, 1), (1, 2, 3), (2, 1, 2)])
-def test_signed_cells(n_tables: int, bound: int, max_rows: int, relation: Relation) -> None:
+@pytest.mark.parametrize(
+    ("n_tables", "bound", "max_rows"), [(1, 1, 1), (1, 4, 1), (2, 2, 1), (1, 2, 3), (2, 1, 2)]
+)
+def test_signed_cells_match_largest_change(
+    n_tables: int, bound: int, max_rows: int, relation: Relation
+) -> None:
     query = SignedCells(n_tables, bound, max_rows)
-    assert (query.l1(relation), query.l2_squared(relation)) == worst(unit_sums(n_tables, bound, max_rows), relation)
+    assert (query.l1(relation), query.l2_squared(relation)) == worst(
+        unit_sums(n_tables, bound, max_rows), relation
+    )
 
 
 @pytest.mark.parametrize("relation", list(Relation))
 @pytest.mark.parametrize(("low", "high"), [(0, 5), (-3, 4), (2, 5), (-6, -2), (-7, 1)])
 @pytest.mark.parametrize("max_rows", [1, 3])
-def test_bounded_sums(low: int, high: int, max_rows: int, relation: Relation) -> None:
+def test_bounded_sums_match_largest_change(
+    low: int, high: int, max_rows: int, relation: Relation
+) -> None:
     rows = range(low, high + 1)
-    sums = [np.array([sum(chosen)]) for n in range(max_rows + 1) for chosen in itertools.combinations_with_replacement(rows, n)]
+    sums = [
+        np.array([sum(chosen)])
+        for n in range(max_rows + 1)
+        for chosen in itertools.combinations_with_replacement(rows, n)
+    ]
     query = BoundedSum(low, high, max_rows)
     assert (query.l1(relation), query.l2_squared(relation)) == worst(sums, relation)
 
 
 @pytest.mark.parametrize("relation", list(Relation))
-@pytest.mark.parametrize(("clip", "norm", "dimension"), [(3, 1, 2), (3, 2, 2), (5, 2, 2), (2, 2, 4), (1, 2, 3)])
-def test_clipped_vectors_cover_their_ball(clip: int, norm: int, dimension: int, relation: Relation) -> None:
+@pytest.mark.parametrize(
+    ("clip", "norm", "dimension"), [(3, 1, 2), (3, 2, 2), (5, 2, 2), (2, 2, 4), (1, 2, 3)]
+)
+def test_clipped_vectors_cover_their_ball(
+    clip: int, norm: int, dimension: int, relation: Relation
+) -> None:
     grid = [np.array(v) for v in itertools.product(range(-clip, clip + 1), repeat=dimension)]
     ball = [v for v in grid if (np.abs(v).sum() <= clip if norm == 1 else (v**2).sum() <= clip**2)]
     query = ClippedVector(clip, norm, dimension)
@@ -86,15 +108,15 @@ def test_clipped_vectors_cover_their_ball(clip: int, norm: int, dimension: int, 
 
 
 def test_norms_are_exact_fractions() -> None:
-    assert isinstance(Histogram().l1(ADD_REMOVE), Fraction)
+    assert isinstance(CellCounts().l1(ADD_REMOVE), Fraction)
     assert ClippedVector(10, 2, 4).l1(ADD_REMOVE) == 20
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Histogram(0),
-        lambda: Histogram(1, 0),
+        lambda: CellCounts(0),
+        lambda: CellCounts(1, 0),
         lambda: SignedCells(0, 1),
         lambda: SignedCells(1, 0),
         lambda: SignedCells(1, 1, 0),
@@ -105,6 +127,6 @@ def test_norms_are_exact_fractions() -> None:
         lambda: BoundedSum(0, 1, 0),
     ],
 )
-def test_refuses_what_bounds_nothing(make: object) -> None:
+def test_rejects_invalid_bounds(make: object) -> None:
     with pytest.raises(MechanismError, match="MECH-001"):
         make()  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""Messages take exactly what they declare."""
+"""Records and messages accept exactly the declared fields."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NoteTwo(Note):
     version: ClassVar[int] = 2
 
 
-def test_a_message_is_frozen_and_hashable() -> None:
+def test_message_is_frozen_and_hashable() -> None:
     note = Note(study=STUDY, count=1)
     with pytest.raises(ValidationError):
         note.count = 2  # type: ignore[misc]
@@ -53,47 +53,59 @@ def test_a_message_is_frozen_and_hashable() -> None:
         ({"count": Private(3)}, "count"),
     ],
 )
-def test_what_is_not_declared_is_refused_by_field_without_its_value(fields: dict[str, Any], where: str) -> None:
+def test_undeclared_field_is_rejected_without_its_value(fields: dict[str, Any], where: str) -> None:
     with pytest.raises(LocalProtocolError) as caught:
         Note(**{"study": STUDY, **fields})
     assert caught.value.code == "MSG-007"
     assert f"Note does not fit its declaration: {where}: " in caught.value.what
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64, ">i4"])
-def test_an_array_comes_back_with_its_extremes(dtype: Any) -> None:
+@pytest.mark.parametrize(
+    "dtype",
+    [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64, ">i4"],
+)
+def test_array_round_trips_extreme_values(dtype: Any) -> None:
     limits = np.iinfo(dtype)
     values = np.array([limits.min, 0, 1, limits.max], dtype)
-    array = Array.of(values)
-    assert array.data == b"".join(int(value).to_bytes(values.itemsize, "little", signed=limits.min < 0) for value in values)
+    array = Array.from_values(values)
+    assert array.data == b"".join(
+        int(value).to_bytes(values.itemsize, "little", signed=limits.min < 0) for value in values
+    )
     back = array.expect(values.dtype.name, 4)  # type: ignore[arg-type]
     assert back.tolist() == values.tolist()
     assert not back.flags.writeable
 
 
-def test_an_array_of_another_kind_than_the_study_calls_for_is_the_senders_error() -> None:
-    array = Array.of(np.arange(4, dtype=np.uint16))
+def test_expect_rejects_array_of_other_type_or_count() -> None:
+    array = Array.from_values(np.arange(4, dtype=np.uint16))
     for wanted in (("uint16", 3), ("int16", 4), ("uint32", 4)):
         with pytest.raises(RemoteProtocolError) as caught:
             array.expect(*wanted)  # type: ignore[arg-type]
         assert caught.value.code == "MSG-005"
 
 
-@pytest.mark.parametrize("values", [np.zeros((2, 2), np.int8), np.zeros(2, np.float32), np.zeros(2, bool), np.zeros((), np.int8)])
-def test_other_arrays_do_not_travel(values: Any) -> None:
+@pytest.mark.parametrize(
+    "values",
+    [np.zeros((2, 2), np.int8), np.zeros(2, np.float32), np.zeros(2, bool), np.zeros((), np.int8)],
+)
+def test_from_values_rejects_other_types_and_dimensions(values: Any) -> None:
     with pytest.raises(LocalProtocolError):
-        Array.of(values)
+        Array.from_values(values)
 
 
 @pytest.mark.parametrize(("count", "data"), [(2, bytes(3)), (2, bytes(5)), (0, b"x"), (-1, b"")])
-def test_an_array_must_be_whole(count: int, data: bytes) -> None:
+def test_array_rejects_data_of_wrong_size(count: int, data: bytes) -> None:
     with pytest.raises(LocalProtocolError):
         Array(element="uint16", count=count, data=data)
 
 
-def test_a_registry_is_explicit() -> None:
+def test_registry_lists_its_messages_and_rejects_duplicates() -> None:
     registry = Registry(Note, NoteTwo)
-    assert (len(registry), list(registry), registry["test.note", 2]) == (2, [("test.note", 1), ("test.note", 2)], NoteTwo)
+    assert (len(registry), list(registry), registry["test.note", 2]) == (
+        2,
+        [("test.note", 1), ("test.note", 2)],
+        NoteTwo,
+    )
     with pytest.raises(LocalProtocolError):
         Registry(Note, Note)
 
@@ -114,7 +126,7 @@ class Either(Message):
     parts: tuple[Annotated[Left | Right, Field(discriminator="kind")], ...] = ()
 
 
-def test_one_of_several_records_is_read_as_what_it_is() -> None:
+def test_union_of_records_is_decoded_by_type() -> None:
     message = Either(study=STUDY, part=Right(b=1), parts=(Left(a=1), Right(b=2)))
     again = decode(encode(message), Registry(Either), STUDY)
     assert again == message
@@ -122,9 +134,12 @@ def test_one_of_several_records_is_read_as_what_it_is() -> None:
     assert [type(part) for part in (again.part, *again.parts)] == [Right, Left, Right]
 
 
-def test_what_fits_none_of_them_is_the_senders_error_and_is_not_repeated_at_length() -> None:
+def test_record_that_fits_no_type_is_rejected_with_short_error() -> None:
     evil = "\x1b[31m" + "x" * 5000
-    for body in ({"part": {"c": 1}, "parts": ()}, {"part": {"kind": "left", "a": 1}, "parts": ({"kind": evil, "a": 1},)}):
+    for body in (
+        {"part": {"c": 1}, "parts": ()},
+        {"part": {"kind": "left", "a": 1}, "parts": ({"kind": evil, "a": 1},)},
+    ):
         data = dumps({"type": "test.either", "version": 1, "study": STUDY, "body": body})
         with pytest.raises(RemoteProtocolError) as caught:
             decode(data, Registry(Either), STUDY)
@@ -133,7 +148,7 @@ def test_what_fits_none_of_them_is_the_senders_error_and_is_not_repeated_at_leng
         assert len(caught.value.what) < 250
 
 
-def test_a_changed_record_is_checked() -> None:
+def test_replace_validates_changes() -> None:
     note = Note(study=STUDY, count=1)
     assert note.replace(count=2) == Note(study=STUDY, count=2)
     assert note.count == 1
@@ -142,6 +157,6 @@ def test_a_changed_record_is_checked() -> None:
             note.replace(**wrong)
 
 
-def test_a_message_may_count_often_unless_it_has_a_name() -> None:
+def test_submission_is_none_by_default() -> None:
     note = Note(study=STUDY, count=1)
     assert (note.submission, note.is_anonymous) == (None, False)

@@ -1,4 +1,4 @@
-"""Models of every kind with made-up numbers, and rows that lie on edges, outside, between and nowhere."""
+"""Models of every kind with random numbers, and rows at and outside the edges of a schema."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy.typing as npt
 import onnxruntime
 from hypothesis import strategies as st
 
-from shoal.cells import as_column, to_numbers, to_texts
-from shoal.domain import Categorical, Feature, Numeric, Schema
+from shoal.data.cells import as_column, to_numbers, to_texts
+from shoal.data.schema import Categorical, Feature, Numeric, Schema
 from shoal.models import Model, read_model, to_onnx
-from shoal.protocols.anonml.classifiers import PartitionClassifier
-from shoal.protocols.anonml.model import AdditiveModel, VoteModel
-from shoal.protocols.anonml.vote import Vote
-from shoal.protocols.ddml.design import Design
+from shoal.protocols.additive_model import AdditiveModel
+from shoal.protocols.anonml.ensemble import PartitionClassifier, WeightedVote
+from shoal.protocols.anonml.model import VoteModel
+from shoal.protocols.ddml.design_matrix import InputDesign
 from shoal.protocols.ddml.model import GLM
-from shoal.protocols.pfds.model import Model as PooledModel
-from shoal.protocols.pfds.params import Params
-from shoal.protocols.sdq.model import Tree
+from shoal.protocols.pfds.model import PooledModel
+from shoal.protocols.pfds.params import PFDSParams
+from shoal.protocols.sdq.model import DecisionTree
 
 STATEMENT = {
     "title": "Who is ill?",
@@ -35,7 +35,7 @@ STATEMENT = {
 }
 KINDS = ("additive", "vote", "tree", "linear", "pooled")
 NAMES = ("age", "label", "probabilities", "größe (cm)", "c.0", "a/b", "label_")
-"""Some of which a graph might want for itself."""
+"""Names of features; a graph might use some of them for its outputs."""
 VALUES = ("Männer", "x, y", "=1+1", "no", "-1", "two words", "0", "NaN")
 
 Columns = dict[str, npt.NDArray[Any]]
@@ -51,8 +51,12 @@ def features(draw: st.DrawFn, name: str, *, binned: bool) -> Feature:
         return Categorical(name, values, None, missing)
     low = draw(st.sampled_from([-5, 0, 0.1, 1e-9, 17, -1e15]))
     high = low + draw(st.sampled_from([1, 0.3, 73, 1e6]))
-    shares = draw(st.lists(st.sampled_from([0.0, 0.1, 0.25, 1 / 3, 0.5, 0.9]), max_size=4, unique=True))
-    bins = sorted({cut for cut in (low + share * (high - low) for share in shares) if low <= cut < high})
+    shares = draw(
+        st.lists(st.sampled_from([0.0, 0.1, 0.25, 1 / 3, 0.5, 0.9]), max_size=4, unique=True)
+    )
+    bins = sorted(
+        {cut for cut in (low + share * (high - low) for share in shares) if low <= cut < high}
+    )
     return Numeric(name, low, high, bins if binned or draw(st.booleans()) else None, missing)
 
 
@@ -61,12 +65,16 @@ def schemas(draw: st.DrawFn, *, binned: bool = True, number: bool = False) -> Sc
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True))
     parts = [draw(features(name, binned=binned)) for name in names]
     if number:
-        return Schema(parts, Numeric("target", -3, draw(st.sampled_from([-2.5, 4, 1e6])), missing=False))
+        return Schema(
+            parts, Numeric("target", -3, draw(st.sampled_from([-2.5, 4, 1e6])), missing=False)
+        )
     n_classes = draw(st.integers(2, 4))
-    return Schema(parts, Categorical("target", [f"class {i}" for i in range(n_classes)], missing=False))
+    return Schema(
+        parts, Categorical("target", [f"class {i}" for i in range(n_classes)], missing=False)
+    )
 
 
-def _shares(rng: np.random.Generator, *shape: int) -> npt.NDArray[np.float64]:
+def _draw_shares(rng: np.random.Generator, *shape: int) -> npt.NDArray[np.float64]:
     drawn = rng.integers(1, 6, shape).astype(np.float64)
     shares: npt.NDArray[np.float64] = drawn / drawn.sum(axis=-1, keepdims=True)
     return shares
@@ -74,10 +82,10 @@ def _shares(rng: np.random.Generator, *shape: int) -> npt.NDArray[np.float64]:
 
 @st.composite
 def models(draw: st.DrawFn, kind: str) -> Model:
-    """A model of a kind; weights are few and coarse, so that ties occur."""
+    """Return a model of a kind; weights are few and coarse, so that ties occur."""
     number = kind in ("linear", "pooled") and draw(st.booleans())
     schema = draw(schemas(binned=kind != "linear", number=number))
-    # Whole tables of numbers are quicker made of a seed than drawn one by one.
+    # Tables of numbers are generated from a seed, which is faster than drawing each number.
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     n_labels = 0 if number else len(schema.label.values)  # type: ignore[union-attr]
     sizes = [feature.n_bins or 0 for feature in schema.features]
@@ -86,38 +94,85 @@ def models(draw: st.DrawFn, kind: str) -> Model:
         return rng.integers(-8, 9, shape) / (40 if number else 4)
 
     if kind == "additive":
-        return _read(AdditiveModel(schema, _shares(rng, n_labels), tuple(weights(n_labels, size) for size in sizes)))
+        return _read_model(
+            AdditiveModel(
+                schema,
+                _draw_shares(rng, n_labels),
+                tuple(weights(n_labels, size) for size in sizes),
+            )
+        )
     if kind == "pooled":
         n_models = 1 if number or n_labels == 2 else n_labels
-        shares = np.concatenate([_shares(rng, size) for size in sizes])
-        params = Params(schema, epsilon=math.inf, size=1)
-        return _read(PooledModel(params, weights(sum(sizes), n_models), weights(n_models), np.abs(weights(sum(sizes), n_models)), shares))
+        shares = np.concatenate([_draw_shares(rng, size) for size in sizes])
+        params = PFDSParams(schema, epsilon=math.inf, size=1)
+        return _read_model(
+            PooledModel(
+                params,
+                weights(sum(sizes), n_models),
+                weights(n_models),
+                np.abs(weights(sum(sizes), n_models)),
+                shares,
+            )
+        )
     if kind == "vote":
-        return _read(VoteModel(schema, Vote(tuple(_classifiers(rng, sizes, n_labels, draw(st.integers(0, 5)))), n_labels)))
+        return _read_model(
+            VoteModel(
+                schema,
+                WeightedVote(
+                    tuple(_make_classifiers(rng, sizes, n_labels, draw(st.integers(0, 5)))),
+                    n_labels,
+                ),
+            )
+        )
     if kind == "tree":
-        return _read(_tree(rng, schema, sizes, n_labels))
-    links = ("identity", "log") if number else ("logit", "multinomial") if n_labels == 2 else ("multinomial",)
+        return _read_model(_make_tree(rng, schema, sizes, n_labels))
+    links = (
+        ("identity", "log")
+        if number
+        else ("logit", "multinomial")
+        if n_labels == 2
+        else ("multinomial",)
+    )
     link, names = draw(st.sampled_from(links)), schema.names
     pairs = [(one, other) for i, one in enumerate(names) for other in names[i + 1 :]]
     crosses = tuple(pair for pair in pairs if draw(st.booleans()))
     rows = n_labels if link == "multinomial" else 1
-    return _read(GLM(schema, link, crosses, weights(rows, Design(schema, crosses).width), centred=draw(st.booleans())))
+    return _read_model(
+        GLM(
+            schema,
+            link,
+            crosses,
+            weights(rows, InputDesign(schema, crosses).width),
+            centred=draw(st.booleans()),
+        )
+    )
 
 
-def _read(learned: Any) -> Model:
+def _read_model(learned: Any) -> Model:
     return read_model(learned.to_plain())
 
 
-def _classifiers(rng: np.random.Generator, sizes: list[int], n_labels: int, n: int) -> list[PartitionClassifier]:
+def _make_classifiers(
+    rng: np.random.Generator, sizes: list[int], n_labels: int, n: int
+) -> list[PartitionClassifier]:
     made = []
     for _ in range(n):
         chosen = rng.permutation(len(sizes))[: rng.integers(1, len(sizes) + 1)].tolist()
         n_bins = tuple(sizes[j] for j in chosen)
-        made.append(PartitionClassifier(tuple(chosen), n_bins, _shares(rng, math.prod(n_bins), n_labels), int(rng.integers(0, 3)) / 4))
+        made.append(
+            PartitionClassifier(
+                tuple(chosen),
+                n_bins,
+                _draw_shares(rng, math.prod(n_bins), n_labels),
+                int(rng.integers(0, 3)) / 4,
+            )
+        )
     return made
 
 
-def _tree(rng: np.random.Generator, schema: Schema, sizes: list[int], n_labels: int) -> Tree:
+def _make_tree(
+    rng: np.random.Generator, schema: Schema, sizes: list[int], n_labels: int
+) -> DecisionTree:
     splits, firsts, free = [-1], [-1], [frozenset(range(len(sizes)))]
     for node in range(40):
         if node < len(splits) and free[node] and rng.random() < 0.8:
@@ -128,12 +183,19 @@ def _tree(rng: np.random.Generator, schema: Schema, sizes: list[int], n_labels: 
                 firsts.append(-1)
                 free.append(free[node] - {split})
     counts = rng.integers(0, 9, (len(splits), n_labels)).astype(np.float64)
-    return Tree(schema, np.array(splits), np.array(firsts), counts, _shares(rng, len(splits), n_labels), (1.0, 2.0))
+    return DecisionTree(
+        schema,
+        np.array(splits),
+        np.array(firsts),
+        counts,
+        _draw_shares(rng, len(splits), n_labels),
+        (1.0, 2.0),
+    )
 
 
 @st.composite
-def columns_of(draw: st.DrawFn, schema: Schema, n: int = 12) -> Columns:
-    """Raw columns: on cut points and next to them, outside the range, missing where that is allowed, and unknown."""
+def draw_columns(draw: st.DrawFn, schema: Schema, n: int = 12) -> Columns:
+    """Return raw columns: at and next to cuts, outside the range, missing if allowed, unknown."""
     columns: Columns = {}
     for feature in schema.features:
         if isinstance(feature, Numeric):
@@ -149,29 +211,42 @@ def columns_of(draw: st.DrawFn, schema: Schema, n: int = 12) -> Columns:
                 ]
             )
             gone = st.just(math.nan) if feature.missing else inside
-            columns[feature.name] = np.array(draw(st.lists(some | inside | gone, min_size=n, max_size=n)), np.float64)
+            columns[feature.name] = np.array(
+                draw(st.lists(some | inside | gone, min_size=n, max_size=n)), np.float64
+            )
         else:
-            cells = st.sampled_from([*feature.values, "never declared", *([""] if feature.missing else [])])
+            cells = st.sampled_from(
+                [*feature.values, "never declared", *([""] if feature.missing else [])]
+            )
             columns[feature.name] = np.array(draw(st.lists(cells, min_size=n, max_size=n)), object)
     return columns
 
 
-def session(model: Model) -> onnxruntime.InferenceSession:
-    return onnxruntime.InferenceSession(to_onnx(model).SerializeToString(), providers=["CPUExecutionProvider"])
+def make_session(model: Model) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(
+        to_onnx(model).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
 
 
 def run_onnx(model: Model, columns: Mapping[str, npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
-    """What onnxruntime makes of raw columns."""
-    outputs: list[npt.NDArray[Any]] = session(model).run(None, {name: column.reshape(-1, 1) for name, column in columns.items()})
+    """Return the outputs of onnxruntime for raw columns."""
+    outputs: list[npt.NDArray[Any]] = make_session(model).run(
+        None, {name: column.reshape(-1, 1) for name, column in columns.items()}
+    )
     return outputs
 
 
 def assert_same(model: Model, columns: Columns, outputs: list[npt.NDArray[Any]]) -> None:
-    """Chances to 1e-6, numbers to 1e-9 of their range, decisions but for ties."""
+    """Compare chances to 1e-6, numbers to 1e-9 of their range, decisions except for ties."""
     if not model.classes:
         assert isinstance(model.label, Numeric)
         [numbers] = outputs
-        np.testing.assert_allclose(numbers, model.predict(columns), rtol=0, atol=1e-9 * (model.label.high - model.label.low))
+        np.testing.assert_allclose(
+            numbers,
+            model.predict(columns),
+            rtol=0,
+            atol=1e-9 * (model.label.high - model.label.low),
+        )
         return
     label, chances = outputs
     expected = model.probabilities(columns)
@@ -184,13 +259,18 @@ def assert_same(model: Model, columns: Columns, outputs: list[npt.NDArray[Any]])
     assert not differs.any()
 
 
-def fed(schema: Schema, table: Mapping[str, npt.NDArray[Any]]) -> Columns:
-    """The columns of a table as a graph takes them: doubles, NaN where missing, and texts, empty where missing."""
+def make_onnx_inputs(schema: Schema, table: Mapping[str, npt.NDArray[Any]]) -> Columns:
+    """Return the columns of a table as inputs of a graph.
+
+    Numbers are doubles, NaN if missing; texts are empty if missing.
+    """
     columns: Columns = {}
     for feature in schema.features:
         cells = as_column(feature.name, table[feature.name])
         if isinstance(feature, Numeric):
             columns[feature.name] = to_numbers(feature.name, cells)
         else:
-            columns[feature.name] = np.array([text or "" for text in to_texts(feature.name, cells)], object)
+            columns[feature.name] = np.array(
+                [text or "" for text in to_texts(feature.name, cells)], object
+            )
     return columns

@@ -1,4 +1,4 @@
-"""The example of docs/reference/model.md is run as it stands."""
+"""The example in docs/reference/model.md runs."""
 
 from __future__ import annotations
 
@@ -10,23 +10,27 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from shoal.models.model import KINDS
+from shoal.models.model import MODEL_KINDS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "model.md").read_text("utf-8")
 
 
-def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_example_of_model_page_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     [example] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     names: dict[str, Any] = {}
     exec(compile(example, "model.md", "exec"), names)
     assert names["label"].shape == (3,) and set(names["label"]) <= {"no", "yes"}
     np.testing.assert_allclose(names["probabilities"].sum(axis=1), 1)
-    expected = names["clf"].predict_proba(pd.DataFrame({"age": [23, 71, None], "smokes": ["no", "yes", None]}))
+    expected = names["clf"].predict_proba(
+        pd.DataFrame({"age": [23, 71, None], "smokes": ["no", "yes", None]})
+    )
     np.testing.assert_allclose(names["probabilities"], expected, atol=1e-6)
     assert "true epsilon 4.0, delta 0 (" in capsys.readouterr().out
 
 
-def test_every_kind_is_explained() -> None:
-    for kind in KINDS:
+def test_model_page_explains_every_kind() -> None:
+    for kind in MODEL_KINDS:
         assert f"\n| `{kind}` | " in PAGE

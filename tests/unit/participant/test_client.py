@@ -1,4 +1,4 @@
-"""HTTP as a participant speaks it, against real sockets: what is sent, what is read, and what is made of errors."""
+"""The HTTP client over real sockets: requests, responses and errors."""
 
 from __future__ import annotations
 
@@ -11,16 +11,35 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
+import numpy as np
 import pytest
 
-from certificates import make_certificates
 from shoal.clock import ManualClock
-from shoal.crypto.roster import Identity
+from shoal.crypto.identity import Identity
 from shoal.entropy import SeededEntropy
 from shoal.errors import ConsentError, RemoteProtocolError, TransportError, UsageError
-from shoal.participant.client import LONGEST_WAIT, Client, RefusedError, checked_url, tls_context
-from shoal.transport.forms import Enrolled, Enrolment, Letter, Letters, Poll, Problem, to_cbor, to_json
-from shoal.transport.signing import verify
+from shoal.messages.base import Array
+from shoal.participant.client import (
+    LONGEST_WAIT,
+    Client,
+    RefusedError,
+    make_client_tls_context,
+    validate_url,
+)
+from shoal.participant.network.base import DirectPath
+from shoal.protocols.ddml.messages import ID_BYTES, DDMLDraw, DDMLInstance, DDMLUpdate
+from shoal.transport.api import (
+    Enrolled,
+    Enrolment,
+    MessagePage,
+    Poll,
+    Problem,
+    QueuedMessage,
+    to_cbor,
+    to_json,
+)
+from shoal.transport.signing import verify_request
+from tests.support.tls import make_certificates
 
 T = TypeVar("T")
 
@@ -29,16 +48,23 @@ ME = Identity.from_seed(bytes(32))
 
 
 def answer(body: bytes = b"", status: int = 200, **headers: str) -> bytes:
-    lines = "".join(f"{name}: {value}\r\n" for name, value in {"content-length": str(len(body)), **headers}.items())
+    lines = "".join(
+        f"{name}: {value}\r\n"
+        for name, value in {"content-length": str(len(body)), **headers}.items()
+    )
     return f"HTTP/1.1 {status} Some\r\n{lines}\r\n".encode() + body
 
 
 def problem(code: str, status: int, **headers: str) -> bytes:
-    return answer(to_json(Problem(title="It is so.", status=status, code=code, detail="Why.", fix="Do.")), status, **headers)
+    return answer(
+        to_json(Problem(title="It is so.", status=status, code=code, detail="Why.", fix="Do.")),
+        status,
+        **headers,
+    )
 
 
-class Canned:
-    """A server that gives the same few answers, one for each request, and keeps what it was sent."""
+class PreparedServer:
+    """A server that gives one prepared answer to each request, and keeps what it received."""
 
     def __init__(self, *answers: bytes) -> None:
         self.answers = list(answers)
@@ -50,8 +76,17 @@ class Canned:
         try:
             while self.answers:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-                headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
-                self.requests.append((head[0], headers, await reader.readexactly(int(headers.get("content-length", "0")))))
+                headers = {
+                    name.lower(): value
+                    for name, _, value in (line.partition(": ") for line in head[1:] if line)
+                }
+                self.requests.append(
+                    (
+                        head[0],
+                        headers,
+                        await reader.readexactly(int(headers.get("content-length", "0"))),
+                    )
+                )
                 writer.write(self.answers.pop(0))
                 await writer.drain()
         except asyncio.IncompleteReadError:
@@ -60,47 +95,68 @@ class Canned:
             writer.close()
 
 
-def talk(canned: Canned, act: Callable[[Client], Awaitable[T]], clock: ManualClock | None = None, *, is_apart: bool = False) -> T:
-    """What a client makes of canned answers."""
+def talk(
+    canned: PreparedServer,
+    act: Callable[[Client], Awaitable[T]],
+    clock: ManualClock | None = None,
+    *,
+    is_apart: bool = False,
+) -> T:
+    """Return the result of a client that receives prepared answers."""
 
     async def go() -> T:
         async with await asyncio.start_server(canned.serve, "127.0.0.1", 0) as server:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            async with Client(url, clock or ManualClock(), SeededEntropy(1), is_apart=is_apart) as client:
+            async with Client(
+                url, clock or ManualClock(), SeededEntropy(1), is_isolated=is_apart
+            ) as client:
                 return await act(client)
 
     return asyncio.run(go())
 
 
-def test_an_anonymous_request_says_nothing_of_its_sender() -> None:
-    canned = Canned(answer(status=202, **{"set-cookie": "who=me"}), answer(status=202))
+def test_anonymous_request_does_not_identify_sender() -> None:
+    canned = PreparedServer(answer(status=202, **{"set-cookie": "who=me"}), answer(status=202))
 
     async def act(client: Client) -> None:
-        async with client.apart() as apart:
-            await apart.submit(STUDY, b"one")
-            await apart.submit(STUDY, b"two")
+        async with client.open_isolated() as apart:
+            await apart.submit_message(STUDY, b"one")
+            await apart.submit_message(STUDY, b"two")
 
     talk(canned, act)
     (first, headers, body), (_, again, _) = canned.requests
     assert first == f"POST /v1/studies/{STUDY}/submissions HTTP/1.1"
     assert body == b"one"
     assert headers == again
-    assert set(headers) == {"host", "user-agent", "accept", "accept-encoding", "content-type", "content-length"}
+    assert set(headers) == {
+        "host",
+        "user-agent",
+        "accept",
+        "accept-encoding",
+        "content-type",
+        "content-length",
+    }
     assert headers["user-agent"] == "shoal"
     assert canned.n_connections == 2
 
 
-def test_a_signed_request_verifies_at_its_route() -> None:
-    clock, letters = ManualClock(), Letters(letters=(Letter(number=4, payload=b"hello"),), status="done")
-    canned = Canned(
-        answer(to_json(Enrolled(name="holder-1", position=1))), answer(status=202), answer(to_cbor(letters)), answer(status=204)
+def test_signed_request_is_valid_for_its_route() -> None:
+    clock, letters = (
+        ManualClock(),
+        MessagePage(letters=(QueuedMessage(number=4, payload=b"hello"),), status="done"),
+    )
+    canned = PreparedServer(
+        answer(to_json(Enrolled(name="holder-1", position=1))),
+        answer(status=202),
+        answer(to_cbor(letters)),
+        answer(status=204),
     )
 
     async def act(client: Client) -> Any:
         return (
             await client.enrol(STUDY, ME, Enrolment(invitation="code")),
-            await client.message(STUDY, ME, b"message"),
-            await client.mailbox(STUDY, ME, Poll(after=3, wait_seconds=1)),
+            await client.send_message(STUDY, ME, b"message"),
+            await client.poll_mailbox(STUDY, ME, Poll(after=3, wait_seconds=1)),
             await client.leave(STUDY, ME),
         )
 
@@ -108,23 +164,23 @@ def test_a_signed_request_verifies_at_its_route() -> None:
     now, nonces = int(clock.now().timestamp() * 1000), set()
     for first, headers, body in canned.requests:
         method, target, _ = first.split()
-        signed = verify(headers["authorization"], method, target, body, now)
-        assert signed.key == ME.public
+        signed = verify_request(headers["authorization"], method, target, body, now)
+        assert signed.key == ME.public_key
         nonces.add(signed.nonce)
     assert len(nonces) == 4
     assert canned.n_connections == 1
 
 
-def test_a_wrong_clock_is_corrected_by_the_coordinators_a_few_times() -> None:
+def test_wrong_clock_is_corrected_a_few_times() -> None:
     clock = ManualClock()
     theirs = clock.now() + timedelta(hours=3)
     refusal = problem("AUTH-003", 401, date=format_datetime(theirs, usegmt=True))
-    canned = Canned(refusal, refusal, answer(status=202), *[refusal] * 5)
+    canned = PreparedServer(refusal, refusal, answer(status=202), *[refusal] * 5)
 
     async def act(client: Client) -> None:
-        await client.message(STUDY, ME, b"message")
+        await client.send_message(STUDY, ME, b"message")
         with pytest.raises(RefusedError, match="AUTH-003"):
-            await client.message(STUDY, ME, b"message")
+            await client.send_message(STUDY, ME, b"message")
 
     talk(canned, act, clock)
     times = [int(headers["authorization"].split()[2]) for _, headers, _ in canned.requests]
@@ -132,15 +188,16 @@ def test_a_wrong_clock_is_corrected_by_the_coordinators_a_few_times() -> None:
     assert times[1:] == [times[1]] * 7
 
 
-def test_other_dates_change_nothing() -> None:
-    canned = Canned(
-        problem("AUTH-003", 401, date="yesterday"), problem("AUTH-002", 401, date=format_datetime(datetime(2031, 1, 1, tzinfo=UTC)))
+def test_dates_of_other_responses_are_ignored() -> None:
+    canned = PreparedServer(
+        problem("AUTH-003", 401, date="yesterday"),
+        problem("AUTH-002", 401, date=format_datetime(datetime(2031, 1, 1, tzinfo=UTC))),
     )
 
     async def act(client: Client) -> None:
         for code in ("AUTH-003", "AUTH-002"):
             with pytest.raises(RefusedError, match=code):
-                await client.message(STUDY, ME, b"message")
+                await client.send_message(STUDY, ME, b"message")
 
     talk(canned, act)
     assert len(canned.requests) == 2
@@ -162,54 +219,89 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_no_good_answer_is_an_error_with_a_code(name: str) -> None:
+def test_bad_response_raises_error_with_code(name: str) -> None:
     data, kind, code = BAD[name]
     with pytest.raises(kind) as error:
-        talk(Canned(data), lambda client: client.submit(STUDY, b"x"))
+        talk(PreparedServer(data), lambda client: client.submit_message(STUDY, b"x"))
     assert type(error.value) is kind
     assert error.value.code == code and error.value.fix
 
 
 @pytest.mark.parametrize("code", ["ENROL-001", "ENROL-002"])
-def test_whoever_is_not_let_in_has_an_exit_code_of_consent(code: str) -> None:
+def test_not_admitted_error_has_exit_code_of_consent(code: str) -> None:
     with pytest.raises(RefusedError, match=code) as error:
-        talk(Canned(problem(code, 403)), lambda client: client.enrol(STUDY, ME, Enrolment()))
+        talk(
+            PreparedServer(problem(code, 403)), lambda client: client.enrol(STUDY, ME, Enrolment())
+        )
     assert error.value.exit_code == ConsentError.exit_code != RefusedError.exit_code
 
 
-@pytest.mark.parametrize("data", [b"[1]", b"{}", b'[{"digest": 1, "title": "a", "status": "open"}]', b"[" * 10_000, b"\xff"])
-def test_what_is_no_list_of_studies_is_no_answer(data: bytes) -> None:
+@pytest.mark.parametrize(
+    "data",
+    [b"[1]", b"{}", b'[{"digest": 1, "title": "a", "status": "open"}]', b"[" * 10_000, b"\xff"],
+)
+def test_fetch_studies_rejects_bad_list(data: bytes) -> None:
     with pytest.raises(TransportError, match="NET-002"):
-        talk(Canned(answer(data)), lambda client: client.studies())
+        talk(PreparedServer(answer(data)), lambda client: client.fetch_studies())
 
 
-@pytest.mark.parametrize("act", [lambda c: c.published(STUDY), lambda c: c.board(STUDY, 0), lambda c: c.mailbox(STUDY, ME, Poll())])
-def test_what_is_no_form_is_no_answer(act: Callable[[Client], Awaitable[object]]) -> None:
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda c: c.fetch_manifest(STUDY),
+        lambda c: c.fetch_broadcasts(STUDY, 0),
+        lambda c: c.poll_mailbox(STUDY, ME, Poll()),
+    ],
+)
+def test_bad_body_of_response_is_rejected(act: Callable[[Client], Awaitable[object]]) -> None:
     with pytest.raises(TransportError, match="NET-002"):
-        talk(Canned(answer(b"\xa1")), act)
+        talk(PreparedServer(answer(b"\xa1")), act)
 
 
-def test_a_strangers_words_do_not_steer_a_terminal() -> None:
+def test_text_of_coordinator_is_escaped() -> None:
     told = Problem(title="\x1b[2J" + "x" * 1000, status=400, code="MSG-005")
     with pytest.raises(RefusedError) as error:
-        talk(Canned(answer(to_json(told), 400)), lambda client: client.submit(STUDY, b"x"))
+        talk(
+            PreparedServer(answer(to_json(told), 400)),
+            lambda client: client.submit_message(STUDY, b"x"),
+        )
     assert "\x1b" not in str(error.value)
     assert len(str(error.value)) < 500
 
 
-def test_updates_carry_what_the_study_admits() -> None:
-    canned = Canned(*[answer(status=202)] * 3, answer(b"instance"))
+def test_send_update_adds_signature_ticket_or_token() -> None:
+    canned = PreparedServer(*[answer(status=202)] * 3, answer(bytes([3]) + bytes(7 + 4)))
+    study, identifier = bytes.fromhex(STUDY), bytes(ID_BYTES)
+    weights = Array.from_values(np.zeros(1, np.int32))
+    update = DDMLUpdate(study=study, id=identifier, epoch=3, weights=weights)
+    draw = DDMLDraw(study=study, id=identifier)
 
-    async def act(client: Client) -> bytes:
-        await client.update(STUDY, b"one", 0)
-        await client.update(STUDY, b"two", 1, ticket=b"\xab")
-        await client.update(STUDY, b"three", 2, identity=ME)
-        return await client.draw(STUDY)
+    async def act(client: Client) -> DDMLInstance:
+        await client.send_update(STUDY, update, 0)
+        await client.send_update(STUDY, update, 1, ticket=b"\xab")
+        await client.send_update(STUDY, update, 2, identity=ME)
+        return await client.draw_instance(STUDY, draw)
 
-    assert talk(canned, act) == b"instance"
-    assert [headers.get("shoal-ticket") for _, headers, _ in canned.requests] == [None, "ab 1", None, None]
-    assert ["/update?number=2 " in line for line, _, _ in canned.requests] == [False, False, True, False]
-    assert ["authorization" in headers for _, headers, _ in canned.requests] == [False, False, True, False]
+    instance = talk(canned, act)
+    assert (instance.draw, instance.epoch, instance.weights) == (identifier, 3, weights)
+    assert [headers.get("shoal-ticket") for _, headers, _ in canned.requests] == [
+        None,
+        "ab 1",
+        None,
+        None,
+    ]
+    assert ["/update?number=2 " in line for line, _, _ in canned.requests] == [
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert ["authorization" in headers for _, headers, _ in canned.requests] == [
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 class Nothing(httpx2.AsyncByteStream):
@@ -219,7 +311,7 @@ class Nothing(httpx2.AsyncByteStream):
         yield b""
 
 
-def test_a_coordinator_that_is_away_is_asked_again_and_again() -> None:
+def test_retry_repeats_until_coordinator_answers() -> None:
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -232,9 +324,15 @@ def test_a_coordinator_that_is_away_is_asked_again_and_again() -> None:
 
     async def go() -> None:
         said: list[TransportError] = []
-        client = Client("http://[::1]:1", ManualClock(), SeededEntropy(1), transport=lambda: httpx2.MockTransport(reply), sleep=sleep)
+        client = Client(
+            "http://[::1]:1",
+            ManualClock(),
+            SeededEntropy(1),
+            make_transport=lambda: httpx2.MockTransport(reply),
+            sleep=sleep,
+        )
         async with client:
-            await client.insist(lambda: client.submit(STUDY, b"x"), said.append)
+            await client.retry(lambda: client.submit_message(STUDY, b"x"), said.append)
         assert [error.code for error in said] == ["NET-001"] * 12
 
     asyncio.run(go())
@@ -243,53 +341,70 @@ def test_a_coordinator_that_is_away_is_asked_again_and_again() -> None:
     assert len({seconds / wait for seconds, wait in zip(slept, waits, strict=True)}) == 12
 
 
-@pytest.mark.parametrize("url", ["https://x.org:8700/", "http://127.0.0.1:1", "http://localhost/a/", "http://[::1]:5"])
-def test_an_address_that_can_be_used(url: str) -> None:
-    assert checked_url(url) == url.rstrip("/")
+@pytest.mark.parametrize(
+    "url", ["https://x.org:8700/", "http://127.0.0.1:1", "http://localhost/a/", "http://[::1]:5"]
+)
+def test_client_accepts_valid_address(url: str) -> None:
+    assert validate_url(url) == url.rstrip("/")
 
 
 @pytest.mark.parametrize(
     "url",
-    ["x.org", "ftp://x.org", "http://x.org", "https://me@x.org", "https://x.org/?a", "https://", "https://x.org:port", "https://ü.org"],
+    [
+        "x.org",
+        "ftp://x.org",
+        "http://x.org",
+        "https://me@x.org",
+        "https://x.org/?a",
+        "https://",
+        "https://x.org:port",
+        "https://ü.org",
+    ],
 )
-def test_an_address_that_cannot(url: str) -> None:
+def test_client_rejects_invalid_address(url: str) -> None:
     with pytest.raises(UsageError, match="USAGE-001"):
-        checked_url(url)
+        validate_url(url)
 
 
-@pytest.mark.parametrize("url", ["http://abc.onion", "https://abc.onion:8700", "http://abc.onion./", "http://a.b.ONION"])
-def test_the_name_of_an_onion_service_is_not_looked_up_in_the_open(url: str) -> None:
-    with pytest.raises(UsageError, match="over Tor alone"):
-        checked_url(url)
-    assert checked_url(url, is_tor=True) == url.rstrip("/")
+@pytest.mark.parametrize(
+    "url", ["http://abc.onion", "https://abc.onion:8700", "http://abc.onion./", "http://a.b.ONION"]
+)
+def test_client_rejects_onion_service_without_tor(url: str) -> None:
+    with pytest.raises(UsageError, match="only over Tor"):
+        validate_url(url)
+    assert validate_url(url, is_tor=True) == url.rstrip("/")
 
 
-def test_certificates_come_from_the_system_or_from_a_file(tmp_path: Path) -> None:
-    assert tls_context() is tls_context()
+def test_certificates_are_read_from_system_or_file(tmp_path: Path) -> None:
+    assert make_client_tls_context() is make_client_tls_context()
     (tmp_path / "ca.pem").write_text("nothing")
     for ca in (tmp_path / "ca.pem", tmp_path / "none.pem"):
         with pytest.raises(UsageError, match="USAGE-001"):
-            tls_context(ca)
+            make_client_tls_context(ca)
 
 
-def test_a_certificate_that_is_not_trusted_is_a_sentence_and_not_asked_for_again(tmp_path: Path) -> None:
+def test_untrusted_certificate_raises_error_without_retry(
+    tmp_path: Path,
+) -> None:
     made, said = make_certificates(tmp_path), list[TransportError]()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(made.certificate, made.key)
-    canned = Canned(answer(b"[]"))
+    canned = PreparedServer(answer(b"[]"))
 
     async def go() -> list[Any]:
         async with await asyncio.start_server(canned.serve, "127.0.0.1", 0, ssl=context) as server:
             url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             async with Client(url, ManualClock(), SeededEntropy(1)) as client:
                 with pytest.raises(RemoteProtocolError, match="NET-003") as error:
-                    await client.insist(client.studies, said.append)
+                    await client.retry(client.fetch_studies, said.append)
                 assert error.value.fix is not None and "--ca FILE" in error.value.fix
-            async with Client(url, ManualClock(), SeededEntropy(1), ca=made.ca) as client:
-                return await client.studies()
+            async with Client(
+                url, ManualClock(), SeededEntropy(1), network_path=DirectPath(url, made.ca)
+            ) as client:
+                return await client.fetch_studies()
 
     assert asyncio.run(go()) == [] and not said
 
 
-def test_a_refusal_is_a_remote_error() -> None:
+def test_refused_error_is_remote_protocol_error() -> None:
     assert issubclass(RefusedError, RemoteProtocolError)

@@ -1,4 +1,4 @@
-"""Members and what was received, in as many pages as there are; a list that does not go on is none."""
+"""Lists of members and of received packets, in pages; an endless list is rejected."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from shoal.entropy import SeededEntropy
 from shoal.errors import TransportError
 from shoal.participant import client as module
 from shoal.participant.client import Client
-from shoal.transport.forms import Members, Received, to_cbor
+from shoal.transport.api import MemberList, ReceivedPackets, to_cbor
 
 STUDY = "7f" * 32
 NAMES = [bytes([i]) * 32 for i in range(1, 8)]
 
 
-class Told(httpx2.AsyncBaseTransport):
+class PagedServer(httpx2.AsyncBaseTransport):
     """A coordinator with pages of two names."""
 
     def __init__(self, tell: Callable[[str, bytes], bytes]) -> None:
@@ -34,13 +34,19 @@ class Told(httpx2.AsyncBaseTransport):
 
 def page(path: str, names: list[bytes]) -> bytes:
     joined = b"".join(names)
-    return to_cbor(Members(joined=joined) if path.endswith("members") else Received(phase=3, names=joined))
+    return to_cbor(
+        MemberList(joined=joined)
+        if path.endswith("members")
+        else ReceivedPackets(phase=3, names=joined)
+    )
 
 
-def read(told: Told) -> tuple[Members, Received]:
-    async def main() -> tuple[Members, Received]:
-        async with Client("http://127.0.0.1:1", ManualClock(), SeededEntropy(1), transport=lambda: told) as client:
-            return await client.members(STUDY), await client.received(STUDY)
+def read(told: PagedServer) -> tuple[MemberList, ReceivedPackets]:
+    async def main() -> tuple[MemberList, ReceivedPackets]:
+        async with Client(
+            "http://127.0.0.1:1", ManualClock(), SeededEntropy(1), make_transport=lambda: told
+        ) as client:
+            return await client.fetch_members(STUDY), await client.fetch_received(STUDY)
 
     return asyncio.run(main())
 
@@ -51,23 +57,31 @@ def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 7])
-def test_all_pages_are_read(n: int) -> None:
-    told = Told(lambda path, after: page(path, [name for name in NAMES[:n] if name > after][:2]))
+def test_fetch_members_reads_all_pages(n: int) -> None:
+    told = PagedServer(
+        lambda path, after: page(path, [name for name in NAMES[:n] if name > after][:2])
+    )
     members, received = read(told)
-    assert members.keys == tuple(NAMES[:n]) and received == Received(phase=3, names=b"".join(NAMES[:n]))
+    assert members.keys == tuple(NAMES[:n]) and received == ReceivedPackets(
+        phase=3, names=b"".join(NAMES[:n])
+    )
     assert len(told.asked) == 2 * (n // 2 + 1) and told.asked[0] == f"/v1/studies/{STUDY}/members"
     if n >= 2:
         assert told.asked[1] == f"/v1/studies/{STUDY}/members?after={NAMES[1].hex()}"
 
 
 @pytest.mark.parametrize(
-    "tell", [lambda _: NAMES[:2], lambda after: [(int.from_bytes(after, "big") + i).to_bytes(32, "big") for i in (1, 2)]]
+    "tell",
+    [
+        lambda _: NAMES[:2],
+        lambda after: [(int.from_bytes(after, "big") + i).to_bytes(32, "big") for i in (1, 2)],
+    ],
 )
-def test_a_list_without_an_end_is_none(tell: Callable[[bytes], list[bytes]]) -> None:
+def test_endless_list_is_rejected(tell: Callable[[bytes], list[bytes]]) -> None:
     with pytest.raises(TransportError, match=r"NET-002.*a list that does not end"):
-        read(Told(lambda path, after: page(path, tell(after))))
+        read(PagedServer(lambda path, after: page(path, tell(after))))
 
 
-def test_half_a_name_is_none() -> None:
+def test_list_with_partial_name_is_rejected() -> None:
     with pytest.raises(TransportError, match="NET-002"):
-        read(Told(lambda path, _: to_cbor(Members()).replace(b"\x40", b"\x41x")))
+        read(PagedServer(lambda path, _: to_cbor(MemberList()).replace(b"\x40", b"\x41x")))

@@ -1,4 +1,4 @@
-"""Offers: which study is meant, that it is the one that its digest names, and by whom it is signed."""
+"""Offers: the choice of a study, and checks of its digest and signature."""
 
 from __future__ import annotations
 
@@ -10,74 +10,91 @@ from typing import Any
 
 import pytest
 
-from participants import COORDINATOR, URL, Desk, manifest_of
 from shoal.clock import ManualClock
-from shoal.crypto.roster import Identity
+from shoal.crypto.identity import Identity
 from shoal.entropy import SeededEntropy, SystemEntropy
 from shoal.errors import LocalProtocolError, RemoteProtocolError, UsageError
-from shoal.participant.journal import Joined, Journal
-from shoal.participant.offers import Offer, fetch, take_up
-from shoal.transport.forms import Published
-from shoal.transport.signing import sign_published
-from token_desk import token_manifest
+from shoal.participant.journal import JoinedStudy, Journal
+from shoal.participant.offers import Offer, fetch_offer, record_consent, record_preview
+from shoal.study.handle import StudyHandle
+from shoal.transport.api import SignedManifest
+from shoal.transport.signing import sign_manifest
+from tests.support.credentials import token_manifest
+from tests.support.participants import COORDINATOR, URL, Desk, make_manifest
 
-MANIFEST = manifest_of("anonml")
+MANIFEST = make_manifest("anonml")
 DIGEST = MANIFEST.digest.hex()
 
 
-@pytest.mark.parametrize("study", [None, DIGEST, DIGEST[:5], MANIFEST.short, MANIFEST.short.upper()])
-def test_a_study_is_found_by_its_digest_or_alone(study: str | None) -> None:
-    assert asyncio.run(fetch(Desk(MANIFEST), study)) == Offer(URL, MANIFEST, DIGEST, COORDINATOR.public)
+@pytest.mark.parametrize(
+    "study", [None, DIGEST, DIGEST[:5], MANIFEST.short_digest, MANIFEST.short_digest.upper()]
+)
+def test_fetch_offer_finds_study_by_digest_or_only_open_one(study: str | None) -> None:
+    assert asyncio.run(fetch_offer(Desk(MANIFEST), study)) == Offer(
+        URL, StudyHandle(MANIFEST), COORDINATOR.public_key
+    )
 
 
-class Many(Desk):
-    """A coordinator of several studies."""
+class SeveralStudies(Desk):
+    """A coordinator with several studies."""
 
     listed: tuple[dict[str, Any], ...] = ()
 
-    async def studies(self) -> list[dict[str, Any]]:
-        return [*await super().studies(), *self.listed]
+    async def fetch_studies(self) -> list[dict[str, Any]]:
+        return [*await super().fetch_studies(), *self.listed]
 
 
-def test_which_study_is_meant_must_be_clear() -> None:
-    desk = Many(MANIFEST)
-    desk.listed = ({"digest": "ab" * 32, "title": "Another \x1b[2J", "status": "open"}, {"digest": "x", "title": "No", "status": "open"})
-    with pytest.raises(UsageError, match="are 2 studies") as error:
-        asyncio.run(fetch(desk))
-    assert MANIFEST.short in error.value.what
+def test_fetch_offer_raises_if_no_or_several_studies_match() -> None:
+    desk = SeveralStudies(MANIFEST)
+    desk.listed = (
+        {"digest": "ab" * 32, "title": "Another \x1b[2J", "status": "open"},
+        {"digest": "x", "title": "No", "status": "open"},
+    )
+    with pytest.raises(UsageError, match="offers 2 studies") as error:
+        asyncio.run(fetch_offer(desk))
+    assert MANIFEST.short_digest in error.value.what
     assert "\x1b" not in error.value.what
-    with pytest.raises(UsageError, match="no study begins with '123'"):
-        asyncio.run(fetch(desk, "123"))
+    with pytest.raises(UsageError, match=r"No study at .* begins with '123'"):
+        asyncio.run(fetch_offer(desk, "123"))
     desk.status = "done"
     desk.listed = ()
-    with pytest.raises(UsageError, match="no study is open") as error:
-        asyncio.run(fetch(desk))
-    assert MANIFEST.short in (error.value.why or "") and error.value.fix == "Name one: --study DIGEST"
-    assert asyncio.run(fetch(desk, DIGEST)).digest == DIGEST
+    with pytest.raises(UsageError, match=r"No study at .* is open") as error:
+        asyncio.run(fetch_offer(desk))
+    assert (
+        MANIFEST.short_digest in (error.value.why or "")
+        and error.value.fix == "Choose one: --study DIGEST"
+    )
+    assert asyncio.run(fetch_offer(desk, DIGEST)).digest == DIGEST
 
 
-def other(published: Published) -> Published:
-    manifest = manifest_of("pfds", pfds={"n_holders": 3})
-    return published.replace(manifest=manifest.to_bytes(), signature=sign_published(COORDINATOR, manifest.digest))
+def other(published: SignedManifest) -> SignedManifest:
+    manifest = make_manifest("pfds", pfds={"n_holders": 3})
+    return published.replace(
+        manifest=manifest.to_bytes(), signature=sign_manifest(COORDINATOR, manifest.digest)
+    )
 
 
-LIES: dict[str, Callable[[Published], Published]] = {
+LIES: dict[str, Callable[[SignedManifest], SignedManifest]] = {
     "another study": other,
     "no manifest": lambda published: published.replace(manifest=b"\xa0"),
     "no signature": lambda published: published.replace(signature=bytes(64)),
-    "another key": lambda published: published.replace(key=Identity.from_seed(bytes(32)).public),
+    "another key": lambda published: published.replace(
+        key=Identity.from_seed(bytes(32)).public_key
+    ),
     "a key that signs anything": lambda published: published.replace(key=bytes(31) + b"\x80"),
 }
 
 
-SHUFFLED = manifest_of(
+SHUFFLED = make_manifest(
     "anonml",
     trust="shuffled",
     privacy={"epsilon": 2.0, "delta": 1e-6},
     participation={"minimum": 1000, "size": 1000, "honest_share": 0.9},
 )
 UNFIT = {
-    "shuffled without tokens": replace(SHUFFLED, gateway_key=bytes([9]) + bytes(31), relay="https://relay.example"),
+    "shuffled without tokens": replace(
+        SHUFFLED, gateway_key=bytes([9]) + bytes(31), relay="https://relay.example"
+    ),
     "a place in all studies of an epoch": token_manifest(
         variant="paper", anonml={"n_partitions": 2, "n_subsets": 2, "subset_size": 1}, epoch="2026"
     ),
@@ -85,67 +102,91 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("how", UNFIT)
-def test_a_study_that_is_less_anonymous_than_it_says_is_refused_whoever_offers_it(how: str) -> None:
+def test_offer_of_less_anonymous_study_is_refused(how: str) -> None:
     manifest = UNFIT[how]
-    with pytest.raises(RemoteProtocolError, match=r"HOST-003.*cannot be joined as it is offered") as error:
-        asyncio.run(fetch(Desk(manifest), manifest.digest.hex()))
+    with pytest.raises(
+        RemoteProtocolError, match=r"HOST-003.*cannot be joined as it is offered"
+    ) as error:
+        asyncio.run(fetch_offer(Desk(manifest), manifest.digest.hex()))
     assert error.value.why and error.value.fix
-    joined = Joined(manifest.digest.hex(), URL, URL, COORDINATOR.public, manifest.to_bytes(), "Wind", "rows.csv")
+    joined = JoinedStudy(
+        manifest.digest.hex(),
+        URL,
+        URL,
+        COORDINATOR.public_key,
+        manifest.to_bytes(),
+        "Wind",
+        "rows.csv",
+    )
     with pytest.raises(RemoteProtocolError, match="HOST-003"):
-        Offer.of(joined)
+        Offer.from_joined(joined)
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_manifest_that_is_not_what_it_says_is_refused(lie: str) -> None:
+def test_fetch_offer_rejects_changed_or_unsigned_manifest(lie: str) -> None:
     class Liar(Desk):
-        async def published(self, study: str) -> Published:
-            return LIES[lie](await super().published(study))
+        async def fetch_manifest(self, study: str) -> SignedManifest:
+            return LIES[lie](await super().fetch_manifest(study))
 
     with pytest.raises(RemoteProtocolError, match="AUTH-004"):
-        asyncio.run(fetch(Liar(MANIFEST), DIGEST))
+        asyncio.run(fetch_offer(Liar(MANIFEST), DIGEST))
 
 
-def test_the_key_is_the_one_that_was_seen_first() -> None:
-    assert asyncio.run(fetch(Desk(MANIFEST), None, COORDINATOR.public)).key == COORDINATOR.public
-    with pytest.raises(RemoteProtocolError, match="has another key than before"):
-        asyncio.run(fetch(Desk(MANIFEST), None, bytes(32)))
+def test_fetch_offer_rejects_other_key_than_pinned() -> None:
+    assert (
+        asyncio.run(fetch_offer(Desk(MANIFEST), None, COORDINATOR.public_key)).key
+        == COORDINATOR.public_key
+    )
+    with pytest.raises(RemoteProtocolError, match="has a different key than before"):
+        asyncio.run(fetch_offer(Desk(MANIFEST), None, bytes(32)))
 
 
-def test_taking_up_a_study_writes_it_down_with_a_ticket(tmp_path: Path) -> None:
-    offer = Offer(URL, MANIFEST, DIGEST, COORDINATOR.public)
+def test_record_consent_stores_study_with_ticket(tmp_path: Path) -> None:
+    offer = Offer(URL, StudyHandle(MANIFEST), COORDINATOR.public_key)
     with Journal(tmp_path / "ledger.db", ManualClock()) as journal:
         with pytest.raises(LocalProtocolError, match="ENTROPY-001"):
-            take_up(journal, offer, "me.csv", SeededEntropy(1))
-        looked = take_up(journal, offer, "me.csv", SystemEntropy(), standing="previewed")
-        joined = take_up(journal, offer, "me.csv", SystemEntropy(), invitation="code")
-        assert (looked.standing, joined.standing, joined.invitation) == ("previewed", "agreed", "code")
+            record_consent(journal, offer, "me.csv", SeededEntropy(1))
+        looked = record_preview(journal, offer, "me.csv", SystemEntropy())
+        joined = record_consent(journal, offer, "me.csv", SystemEntropy(), invitation="code")
+        assert (looked.standing, joined.standing, joined.invitation) == (
+            "previewed",
+            "agreed",
+            "code",
+        )
         assert joined.ticket == looked.ticket
         assert len(set(joined.ticket)) > 8
-        assert Offer.of(joined) == offer
+        assert Offer.from_joined(joined) == offer
         assert "code" not in repr(joined)
 
 
-def test_a_ticket_is_drawn_where_tickets_admit_and_nowhere_else(tmp_path: Path) -> None:
+def test_record_consent_draws_ticket_only_if_study_has_tickets(tmp_path: Path) -> None:
     settings = {"n_instances": 2, "admission": "token"}
     cases = [
-        (manifest_of("anonml"), 32),
-        (manifest_of("ddml", ddml=settings), 32),
-        (manifest_of("ddml", ddml={**settings, "admission": "signed"}), 0),
-        (manifest_of("pfds", pfds={"n_holders": 3}), 0),
+        (make_manifest("anonml"), 32),
+        (make_manifest("ddml", ddml=settings), 32),
+        (make_manifest("ddml", ddml={**settings, "admission": "signed"}), 0),
+        (make_manifest("pfds", pfds={"n_holders": 3}), 0),
         (token_manifest(), 0),
         (token_manifest("ddml", ddml=settings), 0),
     ]
     for i, (manifest, n) in enumerate(cases):
         with Journal(tmp_path / f"{i}.db", ManualClock()) as journal:
-            joined = take_up(journal, Offer(URL, manifest, manifest.digest.hex(), COORDINATOR.public), "me.csv", SystemEntropy())
+            joined = record_consent(
+                journal,
+                Offer(URL, StudyHandle(manifest), COORDINATOR.public_key),
+                "me.csv",
+                SystemEntropy(),
+            )
             assert len(joined.ticket) == n
 
 
-def test_where_there_is_no_study_at_all_the_hint_is_another() -> None:
+def test_fetch_offer_without_studies_suggests_asking_analyst() -> None:
     class Empty(Desk):
-        async def studies(self) -> list[dict[str, Any]]:
+        async def fetch_studies(self) -> list[dict[str, Any]]:
             return []
 
-    with pytest.raises(UsageError, match="no study is open") as error:
-        asyncio.run(fetch(Empty(MANIFEST)))
-    assert "none at all" in (error.value.why or "") and "Ask the analyst" in (error.value.fix or "")
+    with pytest.raises(UsageError, match=r"No study at .* is open") as error:
+        asyncio.run(fetch_offer(Empty(MANIFEST)))
+    assert "offers no studies" in (error.value.why or "") and "Ask the analyst" in (
+        error.value.fix or ""
+    )

@@ -1,4 +1,4 @@
-"""A wrapped true value does not show, compare, copy or travel."""
+"""`Private`: a value that is not shown, compared, copied or sent."""
 
 from __future__ import annotations
 
@@ -17,15 +17,24 @@ SECRET = 7331
 
 
 @pytest.mark.parametrize(
-    "shown", [repr, str, lambda x: f"{x}", lambda x: f"{x:>40}", lambda x: f"{x!r}", "{:d}".format, lambda x: repr([x])]
+    "shown",
+    [
+        repr,
+        str,
+        lambda x: f"{x}",
+        lambda x: f"{x:>40}",
+        lambda x: f"{x!r}",
+        "{:d}".format,
+        lambda x: repr([x]),
+    ],
 )
-def test_only_the_type_is_shown(shown) -> None:
+def test_repr_and_format_show_only_type(shown) -> None:
     text = shown(Private(SECRET))
     assert "Private[int]" in text
     assert str(SECRET) not in text
 
 
-def test_a_dataclass_that_holds_one_does_not_show_it() -> None:
+def test_repr_of_dataclass_does_not_show_value() -> None:
     @dataclass(frozen=True)
     class State:
         row: Private[dict[str, int]]
@@ -33,7 +42,7 @@ def test_a_dataclass_that_holds_one_does_not_show_it() -> None:
     assert repr(State(Private({"age": SECRET}))).endswith("State(row=Private[dict])")
 
 
-def test_equality_and_hash_are_those_of_the_wrapper() -> None:
+def test_equality_and_hash_do_not_depend_on_value() -> None:
     one, other = Private(SECRET), Private(SECRET)
     assert one == one
     assert one != other
@@ -41,7 +50,7 @@ def test_equality_and_hash_are_those_of_the_wrapper() -> None:
     assert len({one, other}) == 2
 
 
-def test_it_is_revealed_on_request_alone() -> None:
+def test_reveal_returns_value() -> None:
     value = np.arange(3)
     private = Private(value)
     assert private.reveal() is value
@@ -51,14 +60,14 @@ def test_it_is_revealed_on_request_alone() -> None:
 
 
 @pytest.mark.parametrize("attempt", [pickle.dumps, copy.copy, copy.deepcopy, bool])
-def test_it_is_not_pickled_copied_or_asked(attempt) -> None:
+def test_pickle_copy_and_bool_raise(attempt) -> None:
     with pytest.raises(LocalProtocolError) as caught:
         attempt(Private(SECRET))
     assert caught.value.code == "PRIVATE-001"
     assert str(SECRET) not in str(caught.value)
 
 
-def test_it_is_not_written_as_json() -> None:
+def test_json_encoding_raises() -> None:
     with pytest.raises(TypeError) as caught:
         json.dumps({"age": Private(SECRET)})
     assert str(SECRET) not in str(caught.value)

@@ -21,68 +21,81 @@ from shoal.protocols.base import (
     WakeAt,
     run_local,
 )  # fmt: skip
-from toy.checks import spent
-from toy.protocol import Answer, Ask, Counting, Study, ToyAggregator, ToyPeer, make
+from tests.support.toy.checks import spent
+from tests.support.toy.protocol import Answer, Ask, Counting, Study, ToyAggregator, ToyPeer, make
 
 STUDY = Study()
 ENTROPY = SeededEntropy("base")
 
 
-def test_a_peer_that_gives_up_is_noted() -> None:
+def test_run_local_records_aborted_peer() -> None:
     aggregator, peers = make(STUDY)
-    outcome = run_local(aggregator, peers, SeededEntropy(1), ledgers={"peer-0": MemoryLedger(limit=0.1)})
+    outcome = run_local(
+        aggregator, peers, SeededEntropy(1), ledgers={"peer-0": MemoryLedger(limit=0.1)}
+    )
     assert {name: error.code for name, error in outcome.aborted.items()} == {"peer-0": "BUDGET-002"}
     assert len(outcome.states[AGGREGATOR].counted) == 6
 
 
-def test_a_peer_that_gave_up_is_given_nothing_more() -> None:
+def test_run_local_gives_no_input_to_aborted_peer() -> None:
     """The first question is too dear; the second would not be."""
 
     class Dear(ToyPeer):
         def price(self, question: str) -> Any:
             return (Study(epsilon=5.0) if question == "round-1" else STUDY).mechanism.event()
 
-    outcome = run_local(ToyAggregator(STUDY), {"ann": Dear(STUDY, 1)}, ENTROPY, ledgers={"ann": MemoryLedger(limit=1.0)})
+    outcome = run_local(
+        ToyAggregator(STUDY),
+        {"ann": Dear(STUDY, 1)},
+        ENTROPY,
+        ledgers={"ann": MemoryLedger(limit=1.0)},
+    )
     assert "ann" in outcome.aborted
     assert [sent for sent in outcome.sent if sent.sender == "ann"] == []
 
 
-def test_a_run_gives_the_count_of_what_was_answered() -> None:
+def test_run_local_returns_count_of_answers() -> None:
     outcome = run_local(*make(STUDY), SeededEntropy(1))
     counted = [answer.report[0] for _, answer in outcome.states[AGGREGATOR].counted]
     assert outcome.results[AGGREGATOR] == (sum(counted[:4]), sum(counted[4:]))
     assert {sent.at for sent in outcome.sent} == {START}
 
 
-def test_what_a_peer_answers_does_not_depend_on_who_else_is_there() -> None:
+def test_run_local_answer_is_independent_of_other_peers() -> None:
     aggregator, peers = make(STUDY)
     first = run_local(aggregator, peers, SeededEntropy(1))
     again = run_local(aggregator, dict(reversed(peers.items())), SeededEntropy(1))
     assert {sent.payload for sent in first.sent} == {sent.payload for sent in again.sent}
 
 
-def test_time_passes_only_when_nobody_has_anything_to_do() -> None:
-    aggregator, peers = make(Study(n_peers=5, patience=timedelta(seconds=7)))
+def test_run_local_advances_time_only_when_inbox_is_empty() -> None:
+    aggregator, peers = make(Study(n_peers=5, phase_timeout=timedelta(seconds=7)))
     del peers["peer-4"]
     outcome = run_local(aggregator, peers, SeededEntropy(1))
     assert len(outcome.states[AGGREGATOR].counted) == 8
     assert {sent.at - START for sent in outcome.sent} == {timedelta(0), timedelta(seconds=7)}
 
 
-def test_a_message_that_breaks_the_rules_is_put_down_to_its_sender() -> None:
+def test_run_local_records_rejected_message_with_sender() -> None:
     class Liar(ToyPeer):
-        def started(self, state: PeerState, now: datetime, entropy: Entropy) -> tuple[PeerState, Effects]:
+        def on_start(
+            self, state: PeerState, now: datetime, entropy: Entropy
+        ) -> tuple[PeerState, Effects]:
             return state, (Send(AGGREGATOR, Ask(study=self.study, round=1)),)
 
     aggregator, peers = make(STUDY)
     outcome = run_local(aggregator, {**peers, "peer-1": Liar(STUDY, 1)}, SeededEntropy(1))
-    assert [(r.by, r.sender, r.error.code) for r in outcome.rejected] == [(AGGREGATOR, "peer-1", "PROTO-003")]
+    assert [(r.by, r.sender, r.error.code) for r in outcome.rejected] == [
+        (AGGREGATOR, "peer-1", "PROTO-003")
+    ]
     assert len(outcome.states[AGGREGATOR].counted) == 8
 
 
-def test_a_run_without_end_is_given_up() -> None:
+def test_run_local_raises_when_run_does_not_end() -> None:
     class Restless(ToyAggregator):
-        def ticked(self, state: Counting, now: datetime, entropy: Entropy) -> tuple[Counting, Effects]:
+        def on_tick(
+            self, state: Counting, now: datetime, entropy: Entropy
+        ) -> tuple[Counting, Effects]:
             return state, (WakeAt(START),)
 
     with pytest.raises(LocalProtocolError) as caught:
@@ -91,14 +104,14 @@ def test_a_run_without_end_is_given_up() -> None:
     assert "500" in str(caught.value)
 
 
-def test_the_bound_is_the_number_of_inputs() -> None:
+def test_run_local_max_steps_counts_inputs() -> None:
     """Started for five machines, eight requests, eight answers, two ticks."""
     assert run_local(*make(STUDY), SeededEntropy(1), max_steps=23).results
     with pytest.raises(LocalProtocolError):
         run_local(*make(STUDY), SeededEntropy(1), max_steps=22)
 
 
-def test_two_different_answers_of_one_peer_are_not_both_counted() -> None:
+def test_run_local_counts_one_of_two_different_answers() -> None:
     class TwoFaced(ToyPeer):
         def answer(self, state: PeerState, question: str, entropy: Entropy) -> Message:
             return Answer(study=self.study, round=1, report=b"\x01" + entropy.bytes(8))
@@ -118,14 +131,18 @@ class Lowered(MemoryLedger):
         return super().mark_sending(study, question)
 
 
-def test_what_may_not_leave_does_not_and_the_peer_hears_of_it() -> None:
+def test_run_local_gives_refused_when_ledger_refuses_sending() -> None:
     class Patient(ToyPeer):
-        def refused(self, state: PeerState, question: str, error: ShoalError) -> tuple[PeerState, Effects]:
+        def on_refusal(
+            self, state: PeerState, question: str, error: ShoalError
+        ) -> tuple[PeerState, Effects]:
             return state, ()
 
     aggregator, peers = make(STUDY)
     ledger = Lowered()
-    outcome = run_local(aggregator, {**peers, "peer-0": Patient(STUDY, 1)}, ENTROPY, ledgers={"peer-0": ledger})
+    outcome = run_local(
+        aggregator, {**peers, "peer-0": Patient(STUDY, 1)}, ENTROPY, ledgers={"peer-0": ledger}
+    )
     assert [sent.question for sent in outcome.sent if sent.sender == "peer-0"] == ["round-2"]
     assert outcome.states["peer-0"] == PeerState(asked=("round-2",), answered=("round-2",))
     assert spent(ledger) == 5 * 10**11
@@ -133,7 +150,7 @@ def test_what_may_not_leave_does_not_and_the_peer_hears_of_it() -> None:
     assert outcome.aborted["peer-0"].code == "BUDGET-002"
 
 
-def test_a_ledger_that_fails_when_bytes_are_to_leave_ends_its_peer_alone() -> None:
+def test_run_local_aborts_only_peer_with_failing_ledger() -> None:
     class Damaged(MemoryLedger):
         def mark_sending(self, study: str, question: str) -> bytes:
             raise IntegrityError("LEDGER-006", "The disk is failing.")
@@ -143,15 +160,21 @@ def test_a_ledger_that_fails_when_bytes_are_to_leave_ends_its_peer_alone() -> No
     assert len(outcome.states[AGGREGATOR].counted) == 6
 
 
-def test_an_answer_of_an_earlier_run_is_sent_when_the_next_one_starts() -> None:
+def test_run_local_sends_stored_answer_of_earlier_run() -> None:
     ledger = MemoryLedger()
     account = Account(ledger, STUDY.digest, "peer-0", AGGREGATOR, "simulation")
     aggregator, peers = make(STUDY)
     first = run_local(aggregator, peers, SeededEntropy(1))
-    [payload] = [sent.payload for sent in first.sent if (sent.sender, sent.question) == ("peer-0", "round-1")]
+    [payload] = [
+        sent.payload for sent in first.sent if (sent.sender, sent.question) == ("peer-0", "round-1")
+    ]
     account.reserve("round-1", STUDY.mechanism.event())
     account.store("round-1", payload)
     outcome = run_local(aggregator, peers, SeededEntropy(2), ledgers={"peer-0": ledger})
-    assert {sent.payload for sent in outcome.sent if (sent.sender, sent.question) == ("peer-0", "round-1")} == {payload}
+    assert {
+        sent.payload
+        for sent in outcome.sent
+        if (sent.sender, sent.question) == ("peer-0", "round-1")
+    } == {payload}
     assert {entry.state.value for entry in ledger.entries.values()} == {"sent"}
     assert len(outcome.states[AGGREGATOR].counted) == 8

@@ -1,4 +1,4 @@
-"""A machine in the hands of a driver: submissions count once, senders may be hidden, and a fault costs no more than it must."""
+"""The host of a machine: submissions count once, and failures are limited."""
 
 from __future__ import annotations
 
@@ -19,74 +19,94 @@ from shoal.protocols.base import (
     Effects,
     Host,
     MemoryLedger,
-    Outbound,
-    Outcome,
+    OutgoingMessage,
     PeerState,
+    ProtocolOutcome,
     Refused,
     Send,
-    Sent,
+    SentMessage,
     Started,
     Tick,
+    list_recipients,
     open_hosts,
-    recipients,
 )  # fmt: skip
-from toy.protocol import Answer, Ask, Counting, Study, ToyAggregator, ToyPeer, make
+from tests.support.toy.protocol import Answer, Ask, Counting, Study, ToyAggregator, ToyPeer, make
 
 STUDY = Study()
 
 
 def hosts(aggregator: ToyAggregator | None = None, **peers: ToyPeer) -> dict[str, Host]:
-    return open_hosts(aggregator or ToyAggregator(STUDY), peers or make(STUDY)[1], SeededEntropy(1), None)
+    return open_hosts(
+        aggregator or ToyAggregator(STUDY), peers or make(STUDY)[1], SeededEntropy(1), None
+    )
 
 
-def answer(sender: str, number: int = 1, padding: bytes = bytes(8), kind: type[Answer] = Answer) -> Sent:
-    return Sent(START, sender, AGGREGATOR, encode(kind(study=STUDY.digest, round=number, report=b"\x01" + padding)))
+def answer(
+    sender: str, number: int = 1, padding: bytes = bytes(8), kind: type[Answer] = Answer
+) -> SentMessage:
+    return SentMessage(
+        START,
+        sender,
+        AGGREGATOR,
+        encode(kind(study=STUDY.digest, round=number, report=b"\x01" + padding)),
+    )
 
 
-def give(host: Host, *given: Any) -> tuple[Outcome, list[Any]]:
-    outcome, work = Outcome(), []
+def give(host: Host, *given: Any) -> tuple[ProtocolOutcome, list[Any]]:
+    outcome, work = ProtocolOutcome(), []
     for one in given:
         handled = host.handle(one, START, outcome)
-        host.accept(handled)
+        host.commit(handled)
         work += handled.work
     return outcome, work
 
 
-def test_a_submission_reaches_the_aggregator_once() -> None:
+def test_host_gives_submission_to_aggregator_once() -> None:
     host = hosts()[AGGREGATOR]
     outcome, _ = give(host, Started(), *[answer("peer-0")] * 3, answer("peer-1"))
     assert [sender for sender, _ in host.state.counted] == ["peer-0", "peer-1"]
     assert not outcome.rejected
 
 
-def test_other_bytes_under_the_same_name_are_rejected() -> None:
+def test_host_rejects_other_bytes_under_same_name() -> None:
     host = hosts()[AGGREGATOR]
-    outcome, _ = give(host, Started(), answer("peer-0"), answer("peer-0", padding=b"x" * 8), answer("peer-0"))
-    assert [(r.by, r.sender, r.error.code) for r in outcome.rejected] == [(AGGREGATOR, "peer-0", "PROTO-003")]
+    outcome, _ = give(
+        host, Started(), answer("peer-0"), answer("peer-0", padding=b"x" * 8), answer("peer-0")
+    )
+    assert [(r.by, r.sender, r.error.code) for r in outcome.rejected] == [
+        (AGGREGATOR, "peer-0", "PROTO-003")
+    ]
     assert len(host.state.counted) == 1
 
 
-NO_MESSAGE = Sent(START, "peer-2", AGGREGATOR, b"no")
+NO_MESSAGE = SentMessage(START, "peer-2", AGGREGATOR, b"no")
 
 
-def test_what_was_refused_is_counted_by_its_code() -> None:
+def test_outcome_counts_rejections_by_code() -> None:
     host = hosts()[AGGREGATOR]
-    outcome, _ = give(host, Started(), answer("peer-0"), answer("peer-0", padding=b"x" * 8), answer("peer-1", number=7), NO_MESSAGE)
-    assert outcome.refusals() == {"PROTO-003": 2, "MSG-002": 1}
+    outcome, _ = give(
+        host,
+        Started(),
+        answer("peer-0"),
+        answer("peer-0", padding=b"x" * 8),
+        answer("peer-1", number=7),
+        NO_MESSAGE,
+    )
+    assert outcome.count_rejections() == {"PROTO-003": 2, "MSG-002": 1}
 
 
-def test_what_was_rejected_is_not_in_the_index() -> None:
+def test_host_does_not_index_rejected_submission() -> None:
     host = hosts()[AGGREGATOR]
     outcome, _ = give(host, answer("peer-0"), Started(), answer("peer-0"))
     assert len(outcome.rejected) == 1
     assert len(host.state.counted) == 1
 
 
-def test_what_is_not_accepted_has_not_happened() -> None:
+def test_host_does_not_change_before_commit() -> None:
     host = hosts()[AGGREGATOR]
     give(host, Started())
     before = host.state
-    host.handle(answer("peer-0"), START, Outcome())
+    host.handle(answer("peer-0"), START, ProtocolOutcome())
     assert (host.state, host.submissions) == (before, {})
 
 
@@ -104,30 +124,43 @@ class AnonymousAggregator(ToyAggregator):
     messages = Registry(Ask, Answer, Ballot)
 
 
-def ballot(sender: str, pseudonym: bytes, report: bytes = b"\x01") -> Sent:
-    return Sent(START, sender, AGGREGATOR, encode(Ballot(study=STUDY.digest, round=1, report=report + bytes(8), pseudonym=pseudonym)))
+def ballot(sender: str, pseudonym: bytes, report: bytes = b"\x01") -> SentMessage:
+    return SentMessage(
+        START,
+        sender,
+        AGGREGATOR,
+        encode(Ballot(study=STUDY.digest, round=1, report=report + bytes(8), pseudonym=pseudonym)),
+    )
 
 
-def test_the_sender_of_an_anonymous_message_is_made_up_anew_each_time() -> None:
+def test_host_invents_new_sender_for_each_anonymous_message() -> None:
     host = hosts(AnonymousAggregator(STUDY))[AGGREGATOR]
-    given = [ballot("peer-0", b"a"), ballot("peer-0", b"b"), ballot("peer-1", b"a"), ballot("peer-1", b"a", b"\x00"), answer("peer-2")]
+    given = [
+        ballot("peer-0", b"a"),
+        ballot("peer-0", b"b"),
+        ballot("peer-1", b"a"),
+        ballot("peer-1", b"a", b"\x00"),
+        answer("peer-2"),
+    ]
     outcome, _ = give(host, Started(), *given)
     names = [sender for sender, _ in host.state.counted]
-    assert len(names) == len(set(names)) == 3, "the second of pseudonym a is the same ballot, whoever sends it"
+    assert len(names) == len(set(names)) == 3, (
+        "the second of pseudonym a is the same ballot, whoever sends it"
+    )
     assert names[2] == "peer-2"
     assert not {"peer-0", "peer-1"} & {*names, *(r.sender for r in outcome.rejected)}
     assert [r.error.code for r in outcome.rejected] == ["PROTO-003"]
 
 
-def test_bytes_that_are_no_message_are_put_down_to_their_sender() -> None:
-    outcome, _ = give(hosts()[AGGREGATOR], Sent(START, "peer-1", AGGREGATOR, b"rubbish"))
+def test_host_rejects_undecodable_bytes_of_sender() -> None:
+    outcome, _ = give(hosts()[AGGREGATOR], SentMessage(START, "peer-1", AGGREGATOR, b"rubbish"))
     assert [(r.sender, r.error.code) for r in outcome.rejected] == [("peer-1", "MSG-002")]
 
 
 class Fragile:
     """A machine with a fault of its own."""
 
-    def received(self, *given: Any) -> Any:
+    def on_message(self, *given: Any) -> Any:
         raise ValueError("secret value 41")
 
 
@@ -139,34 +172,40 @@ class FragilePeer(Fragile, ToyPeer):
     pass
 
 
-def test_an_aggregator_loses_the_input_on_which_it_fails_and_nothing_else() -> None:
+def test_host_of_aggregator_loses_only_failed_input() -> None:
     host = hosts(FragileAggregator(STUDY))[AGGREGATOR]
     outcome, work = give(host, Started(), answer("peer-1"), Tick())
-    assert [(f.by, f.sender, type(f.error)) for f in outcome.failed] == [(AGGREGATOR, "peer-1", ValueError)]
+    assert [(f.by, f.sender, type(f.error)) for f in outcome.failed] == [
+        (AGGREGATOR, "peer-1", ValueError)
+    ]
     assert not any(isinstance(item, Abort) for item in work)
     assert host.state.round == 1
 
 
-def test_a_peer_gives_up_on_a_fault_of_its_own_and_does_not_say_what_it_holds() -> None:
+def test_host_of_peer_aborts_on_failure_without_private_text() -> None:
     host = hosts(ann=FragilePeer(STUDY, 1))["ann"]
-    ask = Sent(START, AGGREGATOR, "ann", encode(Ask(study=STUDY.digest, round=1)))
+    ask = SentMessage(START, AGGREGATOR, "ann", encode(Ask(study=STUDY.digest, round=1)))
     outcome, (abort,) = give(host, ask)
     assert (abort.error.code, len(outcome.failed)) == ("PROTO-005", 1)
     assert "41" not in str(abort.error)
 
 
-def test_blame_for_anything_but_a_message_is_a_fault_of_ones_own() -> None:
+def test_host_treats_blame_for_other_inputs_as_failure() -> None:
     class Odd(ToyAggregator):
-        def started(self, state: Counting, now: datetime, entropy: Entropy) -> tuple[Counting, Effects]:
+        def on_start(
+            self, state: Counting, now: datetime, entropy: Entropy
+        ) -> tuple[Counting, Effects]:
             raise RemoteProtocolError("PROTO-003", "A fault of its own.")
 
     outcome, _ = give(hosts(Odd(STUDY))[AGGREGATOR], Started())
     assert (outcome.rejected, [type(f.error) for f in outcome.failed]) == ([], [LocalProtocolError])
 
 
-def test_a_letter_to_nobody_is_a_fault_of_ones_own() -> None:
+def test_host_treats_unknown_recipient_as_failure() -> None:
     class Lost(ToyAggregator):
-        def started(self, state: Counting, now: datetime, entropy: Entropy) -> tuple[Counting, Effects]:
+        def on_start(
+            self, state: Counting, now: datetime, entropy: Entropy
+        ) -> tuple[Counting, Effects]:
             return state, (Send("nobody", Ask(study=self.study, round=1)),)
 
     outcome, work = give(hosts(Lost(STUDY))[AGGREGATOR], Started())
@@ -180,17 +219,22 @@ def reserved(host: Host, *questions: str) -> None:
         host.account.store(question, question.encode())  # type: ignore[union-attr]
 
 
-def test_a_peer_that_starts_sends_what_its_ledger_holds() -> None:
+def test_host_sends_stored_answers_when_peer_starts() -> None:
     host = hosts()["peer-0"]
     reserved(host, "round-1", "round-2")
     _, work = give(host, Started())
-    assert work == [Outbound(AGGREGATOR, b"round-1", "round-1"), Outbound(AGGREGATOR, b"round-2", "round-2")]
+    assert work == [
+        OutgoingMessage(AGGREGATOR, b"round-1", "round-1"),
+        OutgoingMessage(AGGREGATOR, b"round-2", "round-2"),
+    ]
     assert give(host, Tick())[1] == []
 
 
-def test_what_the_peer_sends_by_itself_when_it_starts_is_not_sent_twice() -> None:
+def test_host_does_not_send_stored_answer_twice_at_start() -> None:
     class Eager(ToyPeer):
-        def started(self, state: PeerState, now: datetime, entropy: Entropy) -> tuple[PeerState, Effects]:
+        def on_start(
+            self, state: PeerState, now: datetime, entropy: Entropy
+        ) -> tuple[PeerState, Effects]:
             return self.ask(state, "round-1")
 
     host = hosts(ann=Eager(STUDY, 1))["ann"]
@@ -200,9 +244,11 @@ def test_what_the_peer_sends_by_itself_when_it_starts_is_not_sent_twice() -> Non
     assert again == first
 
 
-def test_a_peer_that_gives_up_when_it_starts_sends_nothing() -> None:
+def test_host_sends_nothing_when_peer_aborts_at_start() -> None:
     class Tired(ToyPeer):
-        def started(self, state: PeerState, now: datetime, entropy: Entropy) -> tuple[PeerState, Effects]:
+        def on_start(
+            self, state: PeerState, now: datetime, entropy: Entropy
+        ) -> tuple[PeerState, Effects]:
             return state, (Abort(LocalProtocolError("PROTO-001", "Enough.")),)
 
     host = hosts(ann=Tired(STUDY, 1))["ann"]
@@ -210,49 +256,58 @@ def test_a_peer_that_gives_up_when_it_starts_sends_nothing() -> None:
     assert [type(item) for item in give(host, Started())[1]] == [Abort]
 
 
-def test_sending_may_be_refused_or_fail() -> None:
+def test_begin_send_returns_refused_or_abort() -> None:
     host = hosts()["peer-0"]
     reserved(host, "round-1")
-    letter, outcome = Outbound(AGGREGATOR, b"?", "round-1"), Outcome()
-    assert host.send(letter, START, outcome) == Sent(START, "peer-0", AGGREGATOR, b"round-1", "round-1"), "the stored bytes"
+    letter, outcome = OutgoingMessage(AGGREGATOR, b"?", "round-1"), ProtocolOutcome()
+    assert host.begin_send(letter, START, outcome) == SentMessage(
+        START, "peer-0", AGGREGATOR, b"round-1", "round-1"
+    ), "the stored bytes"
 
     class Damaged(MemoryLedger):
         def mark_sending(self, study: str, question: str) -> bytes:
             raise IntegrityError("LEDGER-006", "The disk is failing.")
 
     broken = open_hosts(*make(STUDY), SeededEntropy(1), {"peer-0": Damaged()})["peer-0"]
-    ending = broken.send(letter, START, outcome)
+    ending = broken.begin_send(letter, START, outcome)
     assert isinstance(ending, Abort)
     assert [f.error for f in outcome.failed] == [ending.error]
 
     other = hosts()["peer-0"]
     reserved(other, "round-1")
     other.account.ledger.void(STUDY.digest.hex(), "round-1")  # type: ignore[union-attr, attr-defined]
-    refused = other.send(letter, START, outcome)
+    refused = other.begin_send(letter, START, outcome)
     assert isinstance(refused, Refused)
     assert (refused.question, refused.error.code) == ("round-1", "BUDGET-005")
 
 
-def test_recipients_are_the_other_side() -> None:
+def test_list_recipients_returns_other_side() -> None:
     peers = ["ann", "bob"]
-    assert list(recipients(AGGREGATOR, EVERYONE, peers)) == ["ann", "bob"]
-    assert list(recipients(AGGREGATOR, "bob", peers)) == ["bob"]
-    assert list(recipients("ann", AGGREGATOR, peers)) == [AGGREGATOR]
-    for sender, to in (("ann", "bob"), ("ann", EVERYONE), (AGGREGATOR, AGGREGATOR), (AGGREGATOR, "eve")):
+    assert list(list_recipients(AGGREGATOR, EVERYONE, peers)) == ["ann", "bob"]
+    assert list(list_recipients(AGGREGATOR, "bob", peers)) == ["bob"]
+    assert list(list_recipients("ann", AGGREGATOR, peers)) == [AGGREGATOR]
+    for sender, to in (
+        ("ann", "bob"),
+        ("ann", EVERYONE),
+        (AGGREGATOR, AGGREGATOR),
+        (AGGREGATOR, "eve"),
+    ):
         with pytest.raises(LocalProtocolError) as caught:
-            recipients(sender, to, peers)
+            list_recipients(sender, to, peers)
         assert caught.value.code == "PROTO-001"
 
 
 @pytest.mark.parametrize("name", [AGGREGATOR, EVERYONE, "?1"])
-def test_a_peer_has_a_name_of_its_own(name: str) -> None:
+def test_open_hosts_rejects_reserved_peer_names(name: str) -> None:
     with pytest.raises(LocalProtocolError):
         open_hosts(ToyAggregator(STUDY), {name: ToyPeer(STUDY, 1)}, SeededEntropy(1), None)
 
 
-def test_what_a_machine_draws_does_not_depend_on_the_others() -> None:
+def test_host_draws_are_independent_of_other_machines() -> None:
     class Drawing(ToyPeer):
-        def started(self, state: PeerState, now: datetime, entropy: Entropy) -> tuple[PeerState, Effects]:
+        def on_start(
+            self, state: PeerState, now: datetime, entropy: Entropy
+        ) -> tuple[PeerState, Effects]:
             drawn.append(entropy.word())
             return state, ()
 
@@ -265,13 +320,16 @@ def test_what_a_machine_draws_does_not_depend_on_the_others() -> None:
     assert len(set(drawn)) == 3
 
 
-def test_a_source_that_cannot_be_split_serves_all() -> None:
+def test_host_uses_unsplittable_entropy_directly() -> None:
     entropy = SystemEntropy()
     peers: Any = make(STUDY)[1]
-    assert open_hosts(ToyAggregator(STUDY), peers, entropy, None)["peer-0"]._stream(0) is entropy
+    assert (
+        open_hosts(ToyAggregator(STUDY), peers, entropy, None)["peer-0"]._derive_entropy(0)
+        is entropy
+    )
 
 
-def test_a_peer_takes_a_message_as_often_as_it_comes() -> None:
+def test_host_of_peer_passes_repeated_message() -> None:
     class Greeting(Ask):
         type_name: ClassVar[str] = "toy.greeting"
         is_anonymous: ClassVar[bool] = True
@@ -283,11 +341,16 @@ def test_a_peer_takes_a_message_as_often_as_it_comes() -> None:
     class Greeted(ToyPeer):
         messages = Registry(Ask, Answer, Greeting)
 
-        def received(self, state: PeerState, message: Message, now: datetime, entropy: Entropy) -> tuple[PeerState, Effects]:
+        def on_message(
+            self, state: PeerState, message: Message, now: datetime, entropy: Entropy
+        ) -> tuple[PeerState, Effects]:
             greetings.append(message)
             return state, ()
 
     greetings: list[Message] = []
     host = hosts(ann=Greeted(STUDY, 1))["ann"]
-    outcome, _ = give(host, *[Sent(START, AGGREGATOR, "ann", encode(Greeting(study=STUDY.digest, round=1)))] * 2)
+    outcome, _ = give(
+        host,
+        *[SentMessage(START, AGGREGATOR, "ann", encode(Greeting(study=STUDY.digest, round=1)))] * 2,
+    )
     assert (len(greetings), outcome.rejected, outcome.failed) == (2, [], [])

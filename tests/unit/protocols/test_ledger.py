@@ -1,4 +1,4 @@
-"""The ledger in memory keeps the order, the limits and the refusals of the file: every test here runs on both."""
+"""The ledger in memory and the file behave alike: every test here runs on both."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from shoal.clock import ManualClock
 from shoal.errors import BudgetError, LocalProtocolError
 from shoal.participant.ledger_file import LedgerFile
 from shoal.privacy.events import LOCAL_PERSON, Event, Relation, Scope, Unit
-from shoal.privacy.limits import Limit, Period
+from shoal.privacy.ledger.limits import Limit, Period
 from shoal.privacy.rounding import grains_down
-from shoal.protocols.ledger import Account, Drawn, MemoryLedger
+from shoal.protocols.ledger import Account, MemoryLedger, StoredPayload
 
 PRICE = Event("random-response", {"cardinality": 2}, LOCAL_PERSON, 0.5)
 STUDY = bytes(32)
@@ -38,7 +38,7 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Both]:
 
 @pytest.fixture
 def account(ledger: Both) -> Account:
-    return Account(ledger, STUDY, "rows", "aggregator", "A study")
+    return ledger.account(STUDY, "rows", "aggregator", "A study")
 
 
 def spent(ledger: Any) -> int:
@@ -51,14 +51,16 @@ def refusal(act: Any) -> BudgetError:
     return caught.value
 
 
-def test_a_release_goes_through_its_states(ledger: Both, account: Account) -> None:
-    assert not isinstance(account.reserve("q", PRICE), Drawn)
-    assert not isinstance(account.reserve("q", PRICE), Drawn), "nothing was stored: it may be drawn again"
+def test_memory_ledger_release_passes_all_states(ledger: Both, account: Account) -> None:
+    assert not isinstance(account.reserve("q", PRICE), StoredPayload)
+    assert not isinstance(account.reserve("q", PRICE), StoredPayload), (
+        "nothing was stored: it may be drawn again"
+    )
     account.store("q", b"noisy")
     account.store("q", b"noisy")
     assert spent(ledger) == 0
     again = account.reserve("q", PRICE)
-    assert isinstance(again, Drawn)
+    assert isinstance(again, StoredPayload)
     assert again.payload == b"noisy"
     assert (account.mark_sending("q"), spent(ledger)) == (b"noisy", 5 * 10**11)
     assert account.mark_sending("q") == b"noisy"
@@ -68,7 +70,7 @@ def test_a_release_goes_through_its_states(ledger: Both, account: Account) -> No
     assert (account.mark_sending("q"), spent(ledger)) == (b"noisy", 5 * 10**11)
 
 
-def test_what_is_drawn_and_not_acknowledged_is_found_again(ledger: Both, account: Account) -> None:
+def test_memory_ledger_lists_unsent_answers(ledger: Both, account: Account) -> None:
     ledger.set_limit(limit(9.0))
     for question in ("reserved", "stored", "sending", "sent", "voided"):
         account.reserve(question, PRICE)
@@ -78,12 +80,14 @@ def test_what_is_drawn_and_not_acknowledged_is_found_again(ledger: Both, account
         account.mark_sending(question)
     account.mark_sent("sent")
     ledger.void(STUDY.hex(), "voided")
-    assert dict(account.unsent()) == {"stored": b"stored", "sending": b"sending"}
-    assert dict(replace(account, study=bytes(31) + b"x").unsent()) == {}
-    assert [(key.question, entry.state.value) for key, entry in MemoryLedger().entries.items()] == []
+    assert dict(account.list_unsent()) == {"stored": b"stored", "sending": b"sending"}
+    assert dict(replace(account, study=bytes(31) + b"x").list_unsent()) == {}
+    assert [
+        (key.question, entry.state.value) for key, entry in MemoryLedger().entries.items()
+    ] == []
 
 
-def test_a_voided_answer_is_refused_when_it_is_to_leave(ledger: Both, account: Account) -> None:
+def test_memory_ledger_refuses_to_send_voided_answer(ledger: Both, account: Account) -> None:
     account.reserve("q", PRICE)
     account.store("q", b"noisy")
     ledger.void(STUDY.hex(), "q")
@@ -95,14 +99,16 @@ def test_a_voided_answer_is_refused_when_it_is_to_leave(ledger: Both, account: A
     assert spent(ledger) == 0
 
 
-def test_a_reserved_question_can_be_voided(ledger: Both, account: Account) -> None:
+def test_memory_ledger_voids_reserved_question(ledger: Both, account: Account) -> None:
     account.reserve("q", PRICE)
     ledger.void(STUDY.hex(), "q")
     account.reserve("other", PRICE)
     account.reserve("another", PRICE)
 
 
-def test_a_limit_that_was_lowered_holds_what_is_stored(ledger: Both, account: Account) -> None:
+def test_memory_ledger_refuses_sending_after_limit_is_lowered(
+    ledger: Both, account: Account
+) -> None:
     account.reserve("q", PRICE)
     account.store("q", b"noisy")
     ledger.set_limit(limit(0.4))
@@ -111,22 +117,31 @@ def test_a_limit_that_was_lowered_holds_what_is_stored(ledger: Both, account: Ac
     assert account.mark_sending("q") == b"noisy"
 
 
-def test_limits_are_counted_in_decimals(ledger: Both, account: Account) -> None:
+def test_memory_ledger_counts_limits_in_decimals(ledger: Both, account: Account) -> None:
     ledger.set_limit(limit(0.3))
     for question in ("one", "two", "three"):
         account.reserve(question, replace(PRICE, epsilon=0.1))
-    assert refusal(lambda: account.reserve("four", replace(PRICE, epsilon=1e-12))).code == "BUDGET-002"
+    assert (
+        refusal(lambda: account.reserve("four", replace(PRICE, epsilon=1e-12))).code == "BUDGET-002"
+    )
 
 
-def test_one_ledger_does_not_give_one_source_the_answer_of_another(ledger: Both, account: Account) -> None:
+def test_memory_ledger_separates_sources(ledger: Both, account: Account) -> None:
     account.reserve("q", PRICE)
     account.store("q", b"noisy")
-    for other in (replace(account, source="other rows"), replace(account, recipient="somebody else")):
+    for other in (
+        replace(account, source="other rows"),
+        replace(account, recipient="somebody else"),
+    ):
         assert refusal(lambda other=other: other.reserve("q", PRICE)).code == "BUDGET-004"
 
 
-def test_no_step_is_skipped_or_taken_twice(account: Account) -> None:
-    for attempt in (lambda: account.store("q", b"x"), lambda: account.mark_sending("q"), lambda: account.mark_sent("q")):
+def test_memory_ledger_rejects_skipped_and_repeated_transitions(account: Account) -> None:
+    for attempt in (
+        lambda: account.store("q", b"x"),
+        lambda: account.mark_sending("q"),
+        lambda: account.mark_sent("q"),
+    ):
         with pytest.raises(LocalProtocolError) as caught:
             attempt()
         assert caught.value.code == "LEDGER-008"
@@ -141,7 +156,7 @@ def test_no_step_is_skipped_or_taken_twice(account: Account) -> None:
     assert account.mark_sending("q") == b"x"
 
 
-def test_the_limit_counts_what_is_held(account: Account) -> None:
+def test_memory_ledger_limit_counts_reserved_costs(account: Account) -> None:
     account.reserve("one", PRICE)
     account.reserve("two", PRICE)
     with pytest.raises(BudgetError) as caught:
@@ -149,22 +164,26 @@ def test_the_limit_counts_what_is_held(account: Account) -> None:
     assert caught.value.code == "BUDGET-002"
 
 
-def test_a_question_has_one_price(account: Account) -> None:
+def test_memory_ledger_rejects_second_price_of_question(account: Account) -> None:
     account.reserve("q", PRICE)
     with pytest.raises(BudgetError) as caught:
         account.reserve("q", Event("random-response", {"cardinality": 2}, LOCAL_PERSON, 0.25))
     assert caught.value.code == "BUDGET-004"
 
 
-def test_without_a_limit_any_release_of_a_simulation_is_granted() -> None:
-    scopes = [Scope(unit, relation, "everyone") for unit in Unit for relation in (Relation.ADD_REMOVE, Relation.REPLACE)]
-    account = Account(MemoryLedger(), STUDY, "rows", "aggregator", "A study")
+def test_memory_ledger_without_limit_grants_any_release() -> None:
+    scopes = [
+        Scope(unit, relation, "everyone")
+        for unit in Unit
+        for relation in (Relation.ADD_REMOVE, Relation.REPLACE)
+    ]
+    account = MemoryLedger().account(STUDY, "rows", "aggregator", "A study")
     for number, scope in enumerate(scopes):
         account.reserve(f"q{number}", Event("x", {}, scope, 100.0, delta=1e-6))
         account.store(f"q{number}", b"noisy")
         account.mark_sending(f"q{number}")
 
 
-def test_a_limit_on_epsilon_alone_leaves_room_for_a_delta() -> None:
-    account = Account(MemoryLedger(limit=1.0), STUDY, "rows", "aggregator", "A study")
+def test_memory_ledger_limit_on_epsilon_allows_delta() -> None:
+    account = MemoryLedger(limit=1.0).account(STUDY, "rows", "aggregator", "A study")
     account.reserve("q", replace(PRICE, delta=1e-6))

@@ -1,4 +1,4 @@
-"""A peer asks its ledger before it draws, and answers a question once; an aggregator has no ledger."""
+"""A peer asks its ledger before it draws, and answers once; an aggregator has no ledger."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from shoal.protocols.base import (
     Aggregator,
     Answered,
     Broken,
+    ComputationInput,
     Computed,
     Emitted,
     Finish,
     Granted,
     Peer,
     PeerState,
-    Progress,
     Received,
     Refused,
     Release,
@@ -30,7 +30,7 @@ from shoal.protocols.base import (
     Started,
     Tick,
 )  # fmt: skip
-from toy.protocol import Answer, Ask, Counting, Study, ToyAggregator, ToyPeer
+from tests.support.toy.protocol import Answer, Ask, Counting, Study, ToyAggregator, ToyPeer
 
 STUDY = Study()
 PEER = ToyPeer(STUDY, 1)
@@ -42,8 +42,8 @@ def step(state: PeerState, given):
     return PEER.step(state, given, START, ENTROPY)
 
 
-def test_nothing_is_drawn_before_the_ledger_grants_it() -> None:
-    state, effects = step(PEER.initial(), ASK)
+def test_peer_draws_nothing_before_grant() -> None:
+    state, effects = step(PEER.initial_state(), ASK)
     assert effects == (Spend("round-1", STUDY.mechanism.event()),)
     assert not state.has_answered("round-1")
     state, (release,) = step(state, Granted("round-1"))
@@ -53,8 +53,8 @@ def test_nothing_is_drawn_before_the_ledger_grants_it() -> None:
     assert state.has_answered("round-1")
 
 
-def test_a_request_that_comes_again_asks_for_nothing() -> None:
-    state, _ = step(PEER.initial(), ASK)
+def test_peer_ignores_repeated_request() -> None:
+    state, _ = step(PEER.initial_state(), ASK)
     assert step(state, ASK) == (state, ())
     state, (release,) = step(state, Granted("round-1"))
     state, _ = step(state, Answered("round-1", release.message))
@@ -62,25 +62,30 @@ def test_a_request_that_comes_again_asks_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("answered", [False, True])
-def test_a_grant_that_was_not_asked_for_is_our_own_error(answered: bool) -> None:
+def test_peer_raises_local_error_for_unrequested_grant(answered: bool) -> None:
     state = PeerState(asked=("round-1",), answered=("round-1",)) if answered else PeerState()
     with pytest.raises(LocalProtocolError) as caught:
         step(state, Granted("round-1"))
     assert caught.value.code == "PROTO-001"
 
 
-def test_a_peer_goes_on_after_its_last_answer() -> None:
+def test_peer_continues_after_last_answer() -> None:
     state = PeerState(asked=("round-1", "round-2"), answered=("round-1",))
-    after, effects = step(state, Answered("round-2", Answer(study=STUDY.digest, round=2, report=b"")))
+    after, effects = step(
+        state, Answered("round-2", Answer(study=STUDY.digest, round=2, report=b""))
+    )
     assert (after.answered, effects) == (("round-1", "round-2"), (Finish(2),))
 
 
-def test_a_refusal_ends_the_peer_unless_it_says_otherwise() -> None:
+def test_peer_aborts_on_refusal_by_default() -> None:
     error = BudgetError("BUDGET-002", "No.")
-    assert step(PEER.initial(), Refused("round-1", error)) == (PEER.initial(), (Abort(error),))
+    assert step(PEER.initial_state(), Refused("round-1", error)) == (
+        PEER.initial_state(),
+        (Abort(error),),
+    )
 
 
-def test_a_refused_question_is_open_again() -> None:
+def test_peer_can_ask_refused_question_again() -> None:
     for answered in ((), ("round-1",)):
         state = PeerState(asked=("round-1", "round-2"), answered=answered)
         after, _ = step(state, Refused("round-1", BudgetError("BUDGET-002", "No.")))
@@ -88,8 +93,12 @@ def test_a_refused_question_is_open_again() -> None:
         assert step(after, ASK)[1] == (Spend("round-1", STUDY.mechanism.event()),)
 
 
-def test_a_state_is_saved_and_read_with_its_moments() -> None:
-    state = Counting(round=1, deadline=START + timedelta(microseconds=1), late=(("ann", Answer(study=STUDY.digest, round=1, report=b"x")),))
+def test_state_with_moments_survives_dump_and_load() -> None:
+    state = Counting(
+        round=1,
+        deadline=START + timedelta(microseconds=1),
+        late=(("ann", Answer(study=STUDY.digest, round=1, report=b"x")),),
+    )
     assert load(dump(state), Counting) == state
     assert load(dump(state), Counting).deadline.utcoffset() == timedelta(0)
     for wrong in (1 << 62, -(1 << 62), 1.5, "2030-01-01"):
@@ -100,53 +109,67 @@ def test_a_state_is_saved_and_read_with_its_moments() -> None:
         Counting(deadline=datetime(2030, 1, 1))
 
 
-def test_what_the_study_does_not_ask_is_refused() -> None:
+def test_peer_rejects_question_outside_study() -> None:
     with pytest.raises(RemoteProtocolError) as caught:
-        step(PEER.initial(), Received(AGGREGATOR, Ask(study=STUDY.digest, round=3)))
+        step(PEER.initial_state(), Received(AGGREGATOR, Ask(study=STUDY.digest, round=3)))
     assert caught.value.code == "PROTO-002"
 
 
-def test_peers_do_not_talk_to_each_other() -> None:
+def test_peer_rejects_message_of_other_peer() -> None:
     with pytest.raises(RemoteProtocolError) as caught:
-        step(PEER.initial(), Received("peer-1", ASK.message))
+        step(PEER.initial_state(), Received("peer-1", ASK.message))
     assert caught.value.code == "PROTO-003"
 
 
-def test_a_peer_need_not_go_on_after_an_answer() -> None:
+def test_peer_default_on_answer_stored_does_nothing() -> None:
     class Laconic(ToyPeer):
-        released = Peer.released
+        on_answer_stored = Peer.on_answer_stored
 
     stored = Answered("round-1", Answer(study=STUDY.digest, round=1, report=b""))
     after, effects = Laconic(STUDY, 1).step(PeerState(asked=("round-1",)), stored, START, ENTROPY)
     assert (after.answered, effects) == (("round-1",), ())
 
 
-def test_a_peer_with_nothing_to_do_does_nothing() -> None:
+def test_peer_default_hooks_do_nothing() -> None:
     for given in (Started(), Tick()):
-        assert step(PEER.initial(), given) == (PEER.initial(), ())
+        assert step(PEER.initial_state(), given) == (PEER.initial_state(), ())
 
 
-def test_an_aggregator_has_no_ledger() -> None:
+def test_aggregator_rejects_ledger_inputs() -> None:
     aggregator = ToyAggregator(STUDY)
     error = BudgetError("BUDGET-002", "No.")
-    for given in (Granted("q"), Refused("q", error), Answered("q", Answer(study=STUDY.digest, round=1, report=b""))):
+    for given in (
+        Granted("q"),
+        Refused("q", error),
+        Answered("q", Answer(study=STUDY.digest, round=1, report=b"")),
+    ):
         with pytest.raises(LocalProtocolError) as caught:
-            aggregator.step(aggregator.initial(), given, START, ENTROPY)
+            aggregator.step(aggregator.initial_state(), given, START, ENTROPY)
         assert caught.value.code == "PROTO-001"
 
 
-def test_an_aggregator_need_not_mind_the_time() -> None:
+def test_aggregator_default_on_tick_does_nothing() -> None:
     class Timeless(ToyAggregator):
-        ticked = Aggregator.ticked
+        on_tick = Aggregator.on_tick
 
     aggregator = Timeless(STUDY)
-    assert aggregator.step(aggregator.initial(), Tick(), START, ENTROPY) == (aggregator.initial(), ())
+    assert aggregator.step(aggregator.initial_state(), Tick(), START, ENTROPY) == (
+        aggregator.initial_state(),
+        (),
+    )
 
 
-@pytest.mark.parametrize("progress", [Emitted("t", 1, b""), Computed("t", (1,)), Broken("t", LocalProtocolError("JOINT-001", "No."))])
-def test_a_peer_that_asks_for_no_computation_hears_of_none(progress: Progress) -> None:
+@pytest.mark.parametrize(
+    "progress",
+    [
+        Emitted("t", 1, b""),
+        Computed("t", (1,)),
+        Broken("t", LocalProtocolError("JOINT-001", "No.")),
+    ],
+)
+def test_machine_without_computations_rejects_their_inputs(progress: ComputationInput) -> None:
     with pytest.raises(LocalProtocolError) as caught:
-        step(PEER.initial(), progress)
+        step(PEER.initial_state(), progress)
     assert caught.value.code == "PROTO-001"
-    with pytest.raises(LocalProtocolError, match="nor computes"):
+    with pytest.raises(LocalProtocolError, match="an input for peers"):
         ToyAggregator(STUDY).step(Counting(), progress, START, ENTROPY)

@@ -1,4 +1,4 @@
-"""The spool: what was acknowledged is released or still there, whenever the process dies, and the file tells nothing of when it came."""
+"""The spool survives crashes without losses, and its file does not reveal times or order."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from scipy import stats
 
-from processes import child
-from relay_child import REFUSED_STEPS, STEPS, STUDY, WINDOW, number, nursery, packet
 from shoal.entropy import Entropy, SeededEntropy, SystemEntropy
 from shoal.errors import StoreError
 from shoal.relay import spool as module
-from shoal.relay.spool import Phase, Sealed, Spool, shuffle
-from shoal.study.anonymity import Window
-from statistical.harness import catches, statistical
+from shoal.relay.spool import SealedPacket, Spool, SpooledPhase, shuffle_list
+from shoal.study.delivery import PhaseWindow
+from tests.statistical.harness import catches, statistical
+from tests.support.participants import child
+from tests.support.relay_child import REFUSED_STEPS, STEPS, STUDY, WINDOW, number, nursery, packet
 
 OTHER = "6" * 64
 ALPHA = 1e-9
@@ -37,65 +37,80 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "relay.db"
 
 
-def sealed(i: int, study: str = STUDY, phase: int = 0, most: int = 1_000) -> Sealed:
-    return Sealed(study, phase, packet(i), most)
+def sealed(i: int, study: str = STUDY, phase: int = 0, most: int = 1_000) -> SealedPacket:
+    return SealedPacket(study, phase, packet(i), most)
 
 
 def released(spool: Spool, study: str = STUDY) -> list[list[int]]:
     """The parts that are to be sent, in the order in which their packets would be sent now."""
-    return [[number(one) for one in spool.part(study, part)] for part in spool.parts(study)]
+    return [
+        [number(one) for one in spool.read_part(study, part)] for part in spool.list_parts(study)
+    ]
 
 
-def test_a_packet_is_kept_once(path: Path) -> None:
+def test_spool_stores_repeated_packet_once(path: Path) -> None:
     with Spool(path, SystemEntropy()) as spool:
-        assert spool.put([sealed(1), sealed(2), sealed(1), sealed(1, OTHER)]) == ["kept", "kept", "repeated", "kept"]
+        assert spool.put([sealed(1), sealed(2), sealed(1), sealed(1, OTHER)]) == [
+            "kept",
+            "kept",
+            "repeated",
+            "kept",
+        ]
         assert spool.put([sealed(2)]) == ["repeated"]
-        assert (spool.n_waiting(STUDY, 0), spool.n_waiting(OTHER, 0), spool.n_waiting(STUDY, 1)) == (2, 1, 0)
+        assert (
+            spool.count_waiting(STUDY, 0),
+            spool.count_waiting(OTHER, 0),
+            spool.count_waiting(STUDY, 1),
+        ) == (2, 1, 0)
     with Spool(path, SystemEntropy()) as spool:
         assert spool.put([sealed(1), sealed(3)]) == ["repeated", "kept"]
-        assert spool.studies() == (STUDY, OTHER)
+        assert spool.list_studies() == (STUDY, OTHER)
 
 
-def test_there_is_room_for_so_many_and_no_more(path: Path) -> None:
-    with Spool(path, SystemEntropy(), most_bytes=5 * 400) as spool:
+def test_spool_rejects_packets_beyond_limits(path: Path) -> None:
+    with Spool(path, SystemEntropy(), max_bytes=5 * 400) as spool:
         assert spool.put([sealed(i, most=3) for i in range(4)]) == ["kept"] * 3 + ["full"]
         assert spool.put([sealed(0, most=3)]) == ["repeated"]
         assert spool.put([sealed(i, OTHER) for i in range(3)]) == ["kept", "kept", "full"]
-    with Spool(path, SystemEntropy(), most_bytes=5 * 400) as spool:
+    with Spool(path, SystemEntropy(), max_bytes=5 * 400) as spool:
         assert spool.put([sealed(9, OTHER)]) == ["full"]
         spool.drop_study(STUDY)
         assert spool.put([sealed(9, OTHER), sealed(3, most=3)]) == ["kept", "kept"]
 
 
-def test_a_batch_is_all_that_waits_in_even_parts(path: Path) -> None:
+def test_spool_splits_waiting_packets_into_even_parts(path: Path) -> None:
     with Spool(path, SystemEntropy()) as spool:
-        spool.keep_phase(STUDY, 0, WINDOW)
+        spool.record_phase(STUDY, 0, WINDOW)
         spool.put([sealed(i) for i in range(10)] + [sealed(10, phase=1), sealed(11, OTHER)])
-        assert spool.settle(STUDY, 0, 1, 11, 4) == 0 and spool.parts(STUDY) == ()
-        assert spool.settle(STUDY, 0, 1, 1, 4) == 0, "it is settled"
-        assert spool.settle(STUDY, 0, 2, 10, 4) == 10
+        assert spool.make_batch(STUDY, 0, 1, 11, 4) == 0 and spool.list_parts(STUDY) == ()
+        assert spool.make_batch(STUDY, 0, 1, 1, 4) == 0, "it is settled"
+        assert spool.make_batch(STUDY, 0, 2, 10, 4) == 10
         parts = released(spool)
         assert sorted(map(len, parts)) == [3, 3, 4]
         assert sorted(chain.from_iterable(parts)) == list(range(10))
         assert spool.put([sealed(3)]) == ["repeated"]
         spool.drop_part(STUDY, 1)
-        assert spool.parts(STUDY) == (0, 2) and spool.put([sealed(parts[1][0])]) == ["kept"]
+        assert spool.list_parts(STUDY) == (0, 2) and spool.put([sealed(parts[1][0])]) == ["kept"]
         spool.return_part(STUDY, 2)
-        assert spool.parts(STUDY) == (0,) and spool.n_waiting(STUDY, 0) == len(parts[2]) + 1
-        assert spool.settle_again(STUDY, 100) == 0, "nothing of it was rubbish"
-        assert spool.settle(STUDY, 0, 3, 1, 100) == len(parts[2]) + 1
+        assert (
+            spool.list_parts(STUDY) == (0,) and spool.count_waiting(STUDY, 0) == len(parts[2]) + 1
+        )
+        assert spool.make_resend_batch(STUDY, 100) == 0, "nothing of it was rubbish"
+        assert spool.make_batch(STUDY, 0, 3, 1, 100) == len(parts[2]) + 1
         assert sorted(released(spool)[1]) == sorted([*parts[2], parts[1][0]])
-        assert spool.settle(OTHER, 0, 1, 1, 4) == 0, "nothing was heard of its phases"
+        assert spool.make_batch(OTHER, 0, 1, 1, 4) == 0, "nothing was heard of its phases"
 
 
 @pytest.mark.parametrize("answer", ["refused", "acknowledged", "rubbish"])
-def test_what_was_shown_makes_no_second_batch_large_enough(path: Path, answer: str) -> None:
-    """A coordinator that has a batch sent again, and finds one packet more in it, would know whose that is."""
+def test_shown_packets_do_not_count_towards_second_batch(path: Path, answer: str) -> None:
+    """A coordinator that has a batch sent again, and finds one packet more in it, would know whose
+    that is.
+    """
     with Spool(path, SystemEntropy()) as spool:
-        spool.keep_phase(STUDY, 0, WINDOW)
+        spool.record_phase(STUDY, 0, WINDOW)
         first = [sealed(i) for i in range(5)]
         spool.put(first)
-        assert spool.settle(STUDY, 0, 1, 5, 100) == 5
+        assert spool.make_batch(STUDY, 0, 1, 5, 100) == 5
         if answer == "refused":
             spool.return_part(STUDY, 0)
         elif answer == "acknowledged":
@@ -103,81 +118,100 @@ def test_what_was_shown_makes_no_second_batch_large_enough(path: Path, answer: s
         else:
             spool.return_part(STUDY, 0, [one.sealed for one in first])
     with Spool(path, SystemEntropy()) as spool:
-        # Their senders are told that nothing has arrived, and send the same again; somebody sends for the first time.
+        # Their senders are told that nothing has arrived, and send the same again; somebody sends
+        # for the first time.
         assert spool.put(first) == (["repeated"] if answer == "refused" else ["kept"]) * 5
-        assert spool.put([sealed(7)]) == ["kept"] and spool.n_waiting(STUDY, 0) == 6
-        assert spool.settle(STUDY, 0, 2, 5, 100) == 5
+        assert spool.put([sealed(7)]) == ["kept"] and spool.count_waiting(STUDY, 0) == 6
+        assert spool.make_batch(STUDY, 0, 2, 5, 100) == 5
         assert [sorted(one) for one in released(spool)] == [[0, 1, 2, 3, 4]]
         # With others who are new there are enough.
         spool.put([sealed(i) for i in range(8, 12)])
-        assert spool.settle(STUDY, 0, 3, 5, 100) == 5
+        assert spool.make_batch(STUDY, 0, 3, 5, 100) == 5
         assert sorted(chain.from_iterable(released(spool))) == [0, 1, 2, 3, 4, 7, 8, 9, 10, 11]
 
 
-def test_what_is_left_without_rubbish_goes_again_by_itself(path: Path) -> None:
-    """Parts in which there is too much of it are put together again, when all of them have been answered."""
+def test_spool_resends_valid_packets_of_refused_part_alone(path: Path) -> None:
+    """Parts in which there is too much of it are put together again, when all of them have been
+    answered.
+    """
     with Spool(path, SystemEntropy()) as spool:
-        spool.keep_phase(STUDY, 0, WINDOW)
+        spool.record_phase(STUDY, 0, WINDOW)
         spool.put([sealed(i) for i in range(12)])
-        assert spool.settle(STUDY, 0, 1, 12, 6) == 12
+        assert spool.make_batch(STUDY, 0, 1, 12, 6) == 12
         spool.put([sealed(20)])
-        first, second = (spool.part(STUDY, part) for part in (0, 1))
+        first, second = (spool.read_part(STUDY, part) for part in (0, 1))
         spool.return_part(STUDY, 0, [one for one in first if number(one) >= 5])
-        assert spool.settle_again(STUDY, 6) == 0, "the other part is on its way"
+        assert spool.make_resend_batch(STUDY, 6) == 0, "the other part is on its way"
     with Spool(path, SystemEntropy()) as spool:
-        spool.return_part(STUDY, 1, [packet(99), *(one for one in second if number(one) >= 5), second[0]])
+        spool.return_part(
+            STUDY, 1, [packet(99), *(one for one in second if number(one) >= 5), second[0]]
+        )
         good = {number(one) for one in (*first, *second) if number(one) < 5} - {number(second[0])}
-        assert spool.settle_again(STUDY, 6) == len(good) and spool.settle_again(STUDY, 6) == 0
+        assert (
+            spool.make_resend_batch(STUDY, 6) == len(good)
+            and spool.make_resend_batch(STUDY, 6) == 0
+        )
         assert sorted(chain.from_iterable(released(spool))) == sorted(good)
-        assert spool._count.of[STUDY] == len(good) + 1 and spool._count.n_bytes == 400 * (len(good) + 1)
+        assert spool._count.by_study[STUDY] == len(good) + 1 and spool._count.n_bytes == 400 * (
+            len(good) + 1
+        )
 
 
-def test_digests_stay_until_their_phase_is_over(path: Path) -> None:
+def test_spool_keeps_digests_until_phase_is_over(path: Path) -> None:
     with Spool(path, SystemEntropy()) as spool:
-        spool.keep_phase(STUDY, 0, WINDOW)
+        spool.record_phase(STUDY, 0, WINDOW)
         spool.put([sealed(i) for i in range(4)])
-        spool.settle(STUDY, 0, 1, 1, 4)
+        spool.make_batch(STUDY, 0, 1, 1, 4)
         spool.drop_part(STUDY, 0)
-        assert spool.put([sealed(0, most=1), sealed(1, most=1)]) == ["kept", "full"], "they take no room"
+        assert spool.put([sealed(0, most=1), sealed(1, most=1)]) == ["kept", "full"], (
+            "they take no room"
+        )
         spool.drop_late(STUDY, 0)
         assert spool._db.execute("SELECT count(*) FROM packets").fetchone() == (0,)
         spool.put([sealed(5)])
         spool.drop_study(STUDY)
-        assert spool.studies() == () and spool.has_ended(STUDY) and not spool.has_ended(OTHER)
+        assert spool.list_studies() == () and spool.has_ended(STUDY) and not spool.has_ended(OTHER)
 
 
-def test_what_is_late_goes_and_what_is_on_its_way_stays(path: Path) -> None:
+def test_spool_drops_late_packets_and_keeps_assigned_ones(path: Path) -> None:
     with Spool(path, SystemEntropy()) as spool:
-        spool.keep_phase(STUDY, 0, WINDOW)
+        spool.record_phase(STUDY, 0, WINDOW)
         spool.put([sealed(0), sealed(1)])
-        spool.settle(STUDY, 0, 1, 1, 4)
+        spool.make_batch(STUDY, 0, 1, 1, 4)
         spool.put([sealed(2), sealed(3, phase=1), sealed(4, OTHER)])
         spool.drop_late(STUDY, 0)
-        assert (spool.n_waiting(STUDY, 0), spool.n_waiting(STUDY, 1), spool.n_waiting(OTHER, 0)) == (0, 1, 1)
+        assert (
+            spool.count_waiting(STUDY, 0),
+            spool.count_waiting(STUDY, 1),
+            spool.count_waiting(OTHER, 0),
+        ) == (0, 1, 1)
         assert [sorted(one) for one in released(spool)] == [[0, 1]]
         spool.drop_study(STUDY)
-        assert spool.studies() == (OTHER,)
+        assert spool.list_studies() == (OTHER,)
 
 
-def test_the_time_of_a_phase_is_what_was_heard_first(path: Path) -> None:
+def test_spool_keeps_first_recorded_window_of_phase(path: Path) -> None:
     with Spool(path, SystemEntropy()) as spool:
-        spool.keep_phase(STUDY, 0, WINDOW)
-        spool.keep_phase(STUDY, 0, Window(WINDOW.opened, WINDOW.collects_until))
-        spool.settle(STUDY, 0, 1, 1, 1)
+        spool.record_phase(STUDY, 0, WINDOW)
+        spool.record_phase(STUDY, 0, PhaseWindow(WINDOW.opened, WINDOW.collects_until))
+        spool.make_batch(STUDY, 0, 1, 1, 1)
     with Spool(path, SystemEntropy()) as spool:
-        assert spool.phases(STUDY) == (Phase(0, WINDOW, 1),)
-        assert spool.pinned(b"k" * 32) == b"k" * 32 == spool.pinned(b"l" * 32)
+        assert spool.list_phases(STUDY) == (SpooledPhase(0, WINDOW, 1),)
+        assert spool.pin_key(b"k" * 32) == b"k" * 32 == spool.pin_key(b"l" * 32)
 
 
-def test_a_spool_is_one_relays_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.relay.spool_file._BUSY_SECONDS", 0.0)
-    with Spool(path, SystemEntropy()), pytest.raises(StoreError, match="RELAY-002  Another process has the spool"):
+def test_spool_rejects_second_relay(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.relay.spool._BUSY_SECONDS", 0.0)
+    with (
+        Spool(path, SystemEntropy()),
+        pytest.raises(StoreError, match="RELAY-002  Another process has the spool"),
+    ):
         Spool(path, SystemEntropy())
     Spool(path, SystemEntropy()).close()
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_another_file_is_no_spool(path: Path) -> None:
+def test_spool_rejects_other_file(path: Path) -> None:
     path.write_bytes(b"x" * 5_000)
     with pytest.raises(StoreError, match=r"RELAY-002  .* is not a relay's spool"):
         Spool(path, SystemEntropy())
@@ -194,27 +228,29 @@ def test_another_file_is_no_spool(path: Path) -> None:
         Spool(path.parent / "nowhere" / "relay.db", SystemEntropy())
 
 
-def test_a_full_disk_keeps_nothing_and_breaks_nothing(path: Path) -> None:
+def test_spool_survives_full_disk(path: Path) -> None:
     with Spool(path, SystemEntropy()) as spool:
         spool.put([sealed(0)])
         (pages,) = spool._db.execute("PRAGMA page_count").fetchone()
         spool._db.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(StoreError, match="RELAY-002"):
             spool.put([sealed(i) for i in range(1, 500)])
-        assert spool.n_waiting(STUDY, 0) == 1
+        assert spool.count_waiting(STUDY, 0) == 1
         spool._db.execute("PRAGMA max_page_count = 100000")
         assert spool.put([sealed(i) for i in range(500)]) == ["repeated"] + ["kept"] * 499
 
 
 class Life(RuleBasedStateMachine):
-    """A spool against lists: each packet that was acknowledged is acknowledged by the coordinator once, deleted as late, or there."""
+    """A spool against lists: each packet that was acknowledged is acknowledged by the coordinator
+    once, deleted as late, or there.
+    """
 
     @initialize()
     def begin(self) -> None:
         self.folder = TemporaryDirectory()
         self.path = Path(self.folder.name) / "relay.db"
         self.spool = Spool(self.path, SystemEntropy())
-        self.spool.keep_phase(STUDY, 0, WINDOW)
+        self.spool.record_phase(STUDY, 0, WINDOW)
         self.waiting: set[int] = set()
         self.shown: set[int] = set()
         self.parted: set[int] = set()
@@ -235,7 +271,9 @@ class Life(RuleBasedStateMachine):
 
     @rule(n=st.integers(1, 6), again=st.booleans())
     def put(self, n: int, again: bool) -> None:
-        numbers = list(range(self.n, self.n + n)) + (sorted(self.waiting | self.parted)[:2] if again else [])
+        numbers = list(range(self.n, self.n + n)) + (
+            sorted(self.waiting | self.parted)[:2] if again else []
+        )
         outcomes = self.spool.put([sealed(i) for i in numbers])
         assert outcomes == ["kept"] * n + ["repeated"] * (len(numbers) - n)
         self.waiting |= set(numbers[:n])
@@ -244,15 +282,17 @@ class Life(RuleBasedStateMachine):
     @rule(least=st.integers(1, 8), most=st.integers(1, 5))
     def settle(self, least: int, most: int) -> None:
         self.settled += 1
-        n = self.spool.settle(STUDY, 0, self.settled, least, most)
-        leave = self.waiting if len(self.waiting - self.shown) >= least else self.waiting & self.shown
+        n = self.spool.make_batch(STUDY, 0, self.settled, least, most)
+        leave = (
+            self.waiting if len(self.waiting - self.shown) >= least else self.waiting & self.shown
+        )
         assert n == len(leave)
         self.parted |= leave
         self.waiting -= leave
 
     @rule(most=st.integers(1, 5))
     def settle_again(self, most: int) -> None:
-        n = self.spool.settle_again(STUDY, most)
+        n = self.spool.make_resend_batch(STUDY, most)
         leave = self.waiting & self.shown if self.is_again and not self.parted else set()
         assert n == len(leave)
         self.is_again = self.is_again and bool(self.parted)
@@ -260,11 +300,14 @@ class Life(RuleBasedStateMachine):
         self.waiting -= leave
 
     @precondition(lambda self: self.parted)
-    @rule(which=st.integers(0, 10), fate=st.sampled_from(["acknowledged", "lost", "refused", "rubbish"]))
+    @rule(
+        which=st.integers(0, 10),
+        fate=st.sampled_from(["acknowledged", "lost", "refused", "rubbish"]),
+    )
     def send(self, which: int, fate: str) -> None:
-        parts = self.spool.parts(STUDY)
+        parts = self.spool.list_parts(STUDY)
         part = parts[which % len(parts)]
-        numbers = {number(one) for one in self.spool.part(STUDY, part)}
+        numbers = {number(one) for one in self.spool.read_part(STUDY, part)}
         if fate == "acknowledged":
             self.delivered.update(numbers)
             self.spool.drop_part(STUDY, part)
@@ -291,14 +334,14 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def tidy(self) -> None:
-        self.spool.tidy()
+        self.spool.rewrite_sorted()
 
     @invariant()
     def all_is_there(self) -> None:
-        assert self.spool.n_waiting(STUDY, 0) == len(self.waiting)
+        assert self.spool.count_waiting(STUDY, 0) == len(self.waiting)
         assert set(chain.from_iterable(released(self.spool))) == self.parted
         assert all(n == 1 for n in self.delivered.values())
-        assert self.spool._count.of.get(STUDY, 0) == len(self.waiting | self.parted)
+        assert self.spool._count.by_study.get(STUDY, 0) == len(self.waiting | self.parted)
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):
@@ -326,12 +369,15 @@ def rest_of(link: Connection) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_relay_dies_after_a_step(path: Path, life: Connection, step: str) -> None:
+def test_spool_survives_crash_after_each_step(path: Path, life: Connection, step: str) -> None:
     life.send(("once", path, step))
     heard = rest_of(life)
     delivered = sorted(i for what, i in heard if what == "delivered")
     with Spool(path, SystemEntropy()) as spool:
-        n_waiting, parted = spool.n_waiting(STUDY, 0), sorted(chain.from_iterable(released(spool)))
+        n_waiting, parted = (
+            spool.count_waiting(STUDY, 0),
+            sorted(chain.from_iterable(released(spool))),
+        )
         counts = (n_waiting, len(parted), len(delivered))
         assert (
             counts
@@ -346,31 +392,46 @@ def test_a_relay_dies_after_a_step(path: Path, life: Connection, step: str) -> N
             }[step]
         )
         assert (("kept", 10) in heard) == (step != "putting")
-        # Nothing but what was acknowledged to its sender is ever there, and all of it leaves in the end.
-        assert spool.put([sealed(i) for i in range(10)]) == (["kept"] * 10 if step in ("putting", "dropped") else ["repeated"] * 10)
+        # Nothing but what was acknowledged to its sender is ever there, and all of it leaves in the
+        # end.
+        assert spool.put([sealed(i) for i in range(10)]) == (
+            ["kept"] * 10 if step in ("putting", "dropped") else ["repeated"] * 10
+        )
 
 
 @pytest.mark.parametrize("step", REFUSED_STEPS)
-def test_a_relay_dies_while_a_batch_is_refused(path: Path, life: Connection, step: str) -> None:
+def test_spool_survives_crash_while_batch_is_refused(
+    path: Path, life: Connection, step: str
+) -> None:
     life.send(("refused", path, step))
     rest_of(life)
     with Spool(path, SystemEntropy()) as spool:
-        n_waiting, parted = spool.n_waiting(STUDY, 0), sorted(chain.from_iterable(released(spool)))
+        n_waiting, parted = (
+            spool.count_waiting(STUDY, 0),
+            sorted(chain.from_iterable(released(spool))),
+        )
         everyone, good = list(range(10)), list(range(5))
-        expected = {"returning": (0, everyone), "returned": (5, []), "settling again": (5, []), "settled again": (0, good)}
+        expected = {
+            "returning": (0, everyone),
+            "returned": (5, []),
+            "settling again": (5, []),
+            "settled again": (0, good),
+        }
         assert (n_waiting, parted) == expected[step]
         # It goes on where it was: what is left goes again, by itself.
         spool.put([sealed(20)])
         if step == "returning":
             spool.return_part(STUDY, 0, [packet(i) for i in range(5, 10)])
-        spool.settle_again(STUDY, 100)
+        spool.make_resend_batch(STUDY, 100)
         assert sorted(chain.from_iterable(released(spool))) == good
-        spool.return_part(STUDY, spool.parts(STUDY)[0])
-        assert spool.settle(STUDY, 0, 2, 2, 100) == 5, "they are known to have been shown"
+        spool.return_part(STUDY, spool.list_parts(STUDY)[0])
+        assert spool.make_batch(STUDY, 0, 2, 2, 100) == 5, "they are known to have been shown"
 
 
 def check_kills(path: Path, life: Connection, entropy: SeededEntropy, n_kills: int) -> None:
-    """After each kill, all that was acknowledged is delivered or there, and what was deleted had been delivered."""
+    """After each kill, all that was acknowledged is delivered or there, and what was deleted had
+    been delivered.
+    """
     kept: set[int] = set()
     asked: set[int] = set()
     delivered: Counter[int] = Counter()
@@ -384,7 +445,12 @@ def check_kills(path: Path, life: Connection, entropy: SeededEntropy, n_kills: i
             elif what == "delivered":
                 delivered[i] += 1
         with Spool(path, SystemEntropy()) as spool:
-            there = [number(one) for (one,) in spool._db.execute("SELECT sealed FROM packets WHERE sealed IS NOT NULL")]
+            there = [
+                number(one)
+                for (one,) in spool._db.execute(
+                    "SELECT sealed FROM packets WHERE sealed IS NOT NULL"
+                )
+            ]
             assert len(set(there)) == len(there)
             assert kept <= set(there) | set(delivered), "something is lost"
             assert set(there) | set(delivered) <= asked
@@ -394,12 +460,14 @@ def check_kills(path: Path, life: Connection, entropy: SeededEntropy, n_kills: i
     assert kept
 
 
-def test_a_relay_is_killed_at_any_moment(path: Path, life: Connection, entropy: SeededEntropy) -> None:
+def test_spool_survives_kill_at_any_moment(
+    path: Path, life: Connection, entropy: SeededEntropy
+) -> None:
     check_kills(path, life, entropy, 8)
 
 
 @pytest.mark.soak
-def test_a_relay_is_killed_at_length(path: Path, life: Connection, entropy: SeededEntropy) -> None:
+def test_spool_survives_many_kills(path: Path, life: Connection, entropy: SeededEntropy) -> None:
     check_kills(path, life, entropy, 300)
 
 
@@ -419,10 +487,10 @@ class Counting(Entropy):
 
 def order_of_release(path: Path, entropy: Entropy, n: int) -> list[int]:
     with Spool(path, entropy) as spool:
-        spool.keep_phase(STUDY, 0, WINDOW)
+        spool.record_phase(STUDY, 0, WINDOW)
         for i in range(0, n, 50):
             spool.put([sealed(j, most=n) for j in range(i, i + 50)])
-        spool.settle(STUDY, 0, 1, 1, n)
+        spool.make_batch(STUDY, 0, 1, 1, n)
         return released(spool)[0]
 
 
@@ -432,7 +500,7 @@ def is_independent(order: list[int], alpha: float) -> bool:
 
 
 @statistical(alpha=3 * ALPHA)
-def test_the_order_of_release_has_nothing_to_do_with_that_of_arrival(
+def test_release_order_is_independent_of_arrival_order(
     tmp_path: Path, entropy: SeededEntropy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     n, paths = 600, (tmp_path / f"{i}.db" for i in range(10))
@@ -440,13 +508,15 @@ def test_the_order_of_release_has_nothing_to_do_with_that_of_arrival(
     # The shuffle alone is enough, and so are the places alone.
     assert is_independent(order_of_release(next(paths), Counting(entropy), n), ALPHA)
     with monkeypatch.context() as patch:
-        patch.setattr(module, "shuffle", lambda *_: None)
+        patch.setattr(module, "shuffle_list", lambda *_: None)
         assert is_independent(order_of_release(next(paths), entropy, n), ALPHA)
-        assert catches(lambda: is_independent(order_of_release(next(paths), Counting(entropy), n), ALPHA))
+        assert catches(
+            lambda: is_independent(order_of_release(next(paths), Counting(entropy), n), ALPHA)
+        )
 
 
 @statistical(alpha=ALPHA)
-def test_all_orders_are_equally_likely(entropy: SeededEntropy) -> None:
+def test_shuffle_makes_all_orders_equally_likely(entropy: SeededEntropy) -> None:
     orders = {order: i for i, order in enumerate(permutations(range(4)))}
 
     def check(swap: object) -> bool:
@@ -463,7 +533,7 @@ def test_all_orders_are_equally_likely(entropy: SeededEntropy) -> None:
             j = entropy.below(4)
             items[i], items[j] = items[j], items[i]
 
-    assert check(lambda items: shuffle(items, entropy))
+    assert check(lambda items: shuffle_list(items, entropy))
     assert catches(lambda: check(naive))
 
 
@@ -476,39 +546,39 @@ def offsets(path: Path, n: int) -> list[int]:
 
 
 @statistical(alpha=ALPHA)
-def test_after_tidying_the_file_does_not_tell_the_order_either(path: Path, entropy: SeededEntropy) -> None:
+def test_rewritten_file_does_not_reveal_arrival_order(path: Path, entropy: SeededEntropy) -> None:
     n = 400
     with Spool(path, entropy) as spool:
         for i in range(n):
             spool.put([sealed(i)])
-        assert spool.tidy() and not spool.tidy()
+        assert spool.rewrite_sorted() and not spool.rewrite_sorted()
         assert Path(f"{path}-wal").stat().st_size == 0
         assert is_independent(offsets(path, n), ALPHA)
 
 
-def test_a_large_spool_is_not_copied_into_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_REWRITTEN", 400)
+def test_spool_does_not_rewrite_large_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_REWRITE_BYTES", 400)
     with Spool(path, SystemEntropy()) as spool:
         said: list[str] = []
         spool._db.set_trace_callback(said.append)
         spool.put([sealed(0)])
-        assert spool.tidy() and said[-2:] == ["VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"]
+        assert spool.rewrite_sorted() and said[-2:] == ["VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"]
         spool.put([sealed(1)])
-        assert spool.tidy() and said[-2:] == ["COMMIT", "PRAGMA wal_checkpoint(TRUNCATE)"]
+        assert spool.rewrite_sorted() and said[-2:] == ["COMMIT", "PRAGMA wal_checkpoint(TRUNCATE)"]
 
 
-def test_what_is_deleted_is_not_in_the_file(path: Path) -> None:
+def test_deleted_packets_are_not_in_file(path: Path) -> None:
     with Spool(path, SystemEntropy()) as spool:
-        spool.keep_phase(STUDY, 0, WINDOW)
+        spool.record_phase(STUDY, 0, WINDOW)
         spool.put([sealed(i) for i in range(1, 40)])
-        spool.settle(STUDY, 0, 1, 1, 100)
+        spool.make_batch(STUDY, 0, 1, 1, 100)
         spool.drop_part(STUDY, 0)
-        spool.tidy()
+        spool.rewrite_sorted()
         left = b"".join(file.read_bytes() for file in path.parent.iterdir())
         assert not any(packet(i)[:40] in left for i in range(1, 40))
 
 
-def test_no_column_is_a_time_an_address_or_a_number_that_grows(path: Path) -> None:
+def test_spool_has_no_column_with_time_address_or_counter(path: Path) -> None:
     with Spool(path, SystemEntropy()) as spool:
         columns = [row[1] for row in spool._db.execute("PRAGMA table_info(packets)")]
         assert columns == ["place", "study", "phase", "digest", "part", "is_shown", "sealed"]

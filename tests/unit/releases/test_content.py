@@ -1,4 +1,4 @@
-"""What a release says: parts that belong together, the statement of its study, and the charged count of its rows."""
+"""The content of a release: consistent parts, statement, and charged row count."""
 
 from __future__ import annotations
 
@@ -7,89 +7,116 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from release_cases import N_ROWS, NOT_MISSING, PAPER, SUMS, real_rows, release_of, study_of
 from shoal.entropy import SeededEntropy
 from shoal.errors import SpecError
-from shoal.protocols.pfds import local
-from shoal.protocols.pfds.fitting import own_model, ridge_model
-from shoal.protocols.pfds.home import at_home
-from shoal.protocols.pfds.params import Rows
+from shoal.protocols.pfds import tables
+from shoal.protocols.pfds.fitting import fit_own_model, fit_ridge_model
+from shoal.protocols.pfds.params import PFDSRows
+from shoal.protocols.pfds.personal_model import fit_personal_model
 from shoal.protocols.pfds.population import simulate
-from shoal.releases.content import Release, counted_rows
-from shoal.study.load import parse
+from shoal.releases.content import PFDSRelease, compute_noisy_row_count
+from shoal.study.loader import parse_study_text
 from shoal.study.manifest import Manifest
-from shoal.study.pfds import params_of
+from shoal.study.pfds import build_params
 from shoal.study.plan import make_plan
-from shoal.study.templates import study_text
+from shoal.study.starters import read_starter
+from tests.support.releases import (
+    N_ROWS,
+    NOT_MISSING,
+    PAPER,
+    SUMS,
+    make_release,
+    make_study,
+    real_rows,
+)
 
 
-def test_the_statement_is_that_of_the_study() -> None:
-    release = release_of()
-    assert release.statement == make_plan(release.manifest.study).statement(digest=release.manifest.short)
+def test_release_statement_equals_statement_of_the_study() -> None:
+    release = make_release()
+    assert release.statement == make_plan(release.manifest.study).make_statement(
+        digest=release.manifest.short_digest
+    )
 
 
-def test_a_simulation_and_notes_are_in_the_statement() -> None:
-    plain = release_of()
+def test_release_statement_contains_simulation_and_notes() -> None:
+    plain = make_release()
     noted = replace(plain, is_simulated=True, notes=("the weather",)).statement
-    assert noted.simulated and noted.digest == "" and noted.not_covered == ("the weather", *plain.statement.not_covered)
+    assert (
+        noted.simulated
+        and noted.digest == ""
+        and noted.not_covered == ("the weather", *plain.statement.not_covered)
+    )
 
 
-def test_variant_plus_has_a_model_and_variant_paper_none() -> None:
-    plus, paper = release_of(), release_of(PAPER, NOT_MISSING)
+def test_release_has_a_model_in_plus_and_none_in_paper() -> None:
+    plus, paper = make_release(), make_release(PAPER, NOT_MISSING)
     for release, model in ((plus, None), (paper, plus.model)):
         with pytest.raises(SpecError) as caught:
             replace(release, model=model)
         assert caught.value.code == "REL-002"
 
 
-def test_a_model_of_rows_themselves_is_not_released() -> None:
-    release = release_of()
+def test_release_rejects_models_fitted_on_own_rows() -> None:
+    release = make_release()
     params, columns = release.params, real_rows(release.manifest.study)
-    rows = Rows.of(params, params.schema.encode(columns), params.schema.encode_label(columns))
+    rows = PFDSRows.from_columns(
+        params, params.schema.encode(columns), params.schema.encode_label(columns)
+    )
     assert release.model is not None
     for model in (
-        own_model(params, rows),
-        ridge_model(params, rows),
-        at_home(release.model, rows, SeededEntropy(1)),
+        fit_own_model(params, rows),
+        fit_ridge_model(params, rows),
+        fit_personal_model(release.model, rows, SeededEntropy(1)),
         release.model.to_plain(),
     ):
-        for given in (release, release_of(PAPER, NOT_MISSING)):
-            with pytest.raises(SpecError, match="its model is not one that was released") as caught:
+        for given in (release, make_release(PAPER, NOT_MISSING)):
+            with pytest.raises(SpecError, match="its model is not a pooled model") as caught:
                 replace(given, model=model)  # type: ignore[arg-type]
-            assert caught.value.code == "REL-002" and "never leaves" in str(caught.value.fix)
+            assert caught.value.code == "REL-002" and "must not be released" in str(
+                caught.value.fix
+            )
 
 
-def test_other_protocols_release_nothing() -> None:
-    with pytest.raises(SpecError, match="its study is of sdq"):
-        Release(Manifest(parse(study_text("sdq"))), release_of().dataset, False)
+def test_release_rejects_other_protocols() -> None:
+    with pytest.raises(SpecError, match="a study with protocol sdq releases no rows"):
+        PFDSRelease(Manifest(parse_study_text(read_starter("sdq"))), make_release().dataset, False)
 
 
 @pytest.mark.parametrize("edits", [(), (SUMS,)])
-def test_rows_are_counted_with_the_noise_that_is_stated(edits: tuple[tuple[str, str], ...]) -> None:
-    study = study_of(*edits)
-    params, digest = params_of(study), Manifest(study).digest
+def test_noisy_row_count_has_the_stated_deviation(edits: tuple[tuple[str, str], ...]) -> None:
+    study = make_study(*edits)
+    params, digest = build_params(study), Manifest(study).digest
     cells = np.zeros((N_ROWS, len(params.arities)), np.int64) + params.starts[:-1]
-    rows = Rows(cells, np.tile([192, 64], (N_ROWS, 1)), np.arange(N_ROWS) % params.n_holders)
-    runs = [counted_rows(params, simulate(params, rows, digest, SeededEntropy(seed)).answers, params.n_holders) for seed in range(60)]
+    rows = PFDSRows(cells, np.tile([192, 64], (N_ROWS, 1)), np.arange(N_ROWS) % params.n_holders)
+    runs = [
+        compute_noisy_row_count(
+            params, simulate(params, rows, digest, SeededEntropy(seed)).answers, params.n_holders
+        )
+        for seed in range(60)
+    ]
     [deviation] = {run.deviation for run in runs}
     found = np.array([run.rows for run in runs]) - N_ROWS
     assert abs(found.mean()) < 4 * deviation / np.sqrt(60)
     assert 0.6 * deviation < found.std() < 1.5 * deviation
     # Half of the noise, by variance, is on each side.
     shares = np.array([run.shares for run in runs])
-    assert np.all(np.abs(shares.mean(axis=0) - [0.75, 0.25]) < 4 * deviation / N_ROWS / np.sqrt(2 * 60))
+    assert np.all(
+        np.abs(shares.mean(axis=0) - [0.75, 0.25]) < 4 * deviation / N_ROWS / np.sqrt(2 * 60)
+    )
 
 
-def test_shares_that_noise_has_made_negative_are_none() -> None:
-    params = params_of(study_of())
+def test_noisy_row_count_clips_negative_shares() -> None:
+    params = build_params(make_study())
     for sides, shares in (((500, -900), [1, 0]), ((-500, -900), [1, 0]), ((0, 0), [0.5, 0.5])):
-        counted = counted_rows(params, (np.array([*sides, *sides]) * 256,), 1)
-        assert counted.shares == shares and counted.rows == 2 * sum(sides) / local.n_tables(params)
+        counted = compute_noisy_row_count(params, (np.array([*sides, *sides]) * 256,), 1)
+        assert counted.shares == shares and counted.rows == 2 * sum(sides) / tables.choose_n_tables(
+            params
+        )
 
 
-def test_a_count_is_of_the_classes_of_its_study() -> None:
-    release = release_of()
-    assert release.counted is not None
-    with pytest.raises(SpecError, match="other classes") as caught:
-        replace(release, counted=release.counted.replace(shares=[0.5, 0.25, 0.25]))
+def test_release_rejects_count_with_other_classes() -> None:
+    release = make_release()
+    assert release.noisy_count is not None
+    with pytest.raises(SpecError, match="the classes of its charged count") as caught:
+        replace(release, noisy_count=release.noisy_count.replace(shares=[0.5, 0.25, 0.25]))
     assert caught.value.code == "REL-002"

@@ -1,4 +1,4 @@
-"""The quality report: from released rows and charged queries, and a reader can compute it again."""
+"""The quality report: computed from released rows and charged queries, and repeatable."""
 
 from __future__ import annotations
 
@@ -8,94 +8,154 @@ from typing import Any
 import numpy as np
 import pytest
 
-from release_cases import NOT_MISSING, NUMBER, PAPER, real_rows, release_of
-from shoal.releases.content import Counted
-from shoal.releases.learning import taken
-from shoal.releases.quality import ASKED, COUNTED, LEARNED, agree, findings, report
+from shoal.releases.content import NoisyRowCount
+from shoal.releases.quality import (
+    CHARGED_COUNT,
+    REGRESSION_ERROR,
+    STATED_COUNT,
+    compute_findings,
+    is_report_consistent,
+    make_quality_report,
+    select_rows,
+)
+from tests.support.releases import NOT_MISSING, NUMBER, PAPER, make_release, real_rows
 
 
-def test_every_figure_says_where_it_comes_from_and_none_comes_from_real_rows() -> None:
+def test_every_finding_comes_from_released_rows_only() -> None:
     for edits in ((), (NUMBER,), (PAPER, NOT_MISSING)):
-        for finding in report(release_of(*edits)):
+        for finding in make_quality_report(make_release(*edits)):
             assert finding.source.startswith("the released rows")
             assert "real" not in str(finding).replace("which says nothing of real rows", "")
 
 
-def test_marginals_are_near_the_charged_tables_and_noise_stands_beside_them() -> None:
-    release = release_of()
-    found = [finding for finding in findings(release) if finding.what.startswith("total variation")]
+def test_marginals_are_near_the_charged_tables() -> None:
+    release = make_release()
+    found = [
+        finding
+        for finding in compute_findings(release)
+        if finding.what.startswith("total variation")
+    ]
     assert len(found) == len(release.schema.features)
     for finding in found:
         by_drawing, by_noise = finding.beside.values()
         assert finding.value < 3 * by_drawing and 0 < by_noise < 0.2
 
 
-def test_rows_that_another_model_made_stand_out() -> None:
-    release = release_of()
+def test_rows_of_another_model_have_a_large_distance() -> None:
+    release = make_release()
     columns = {**release.dataset.columns, "amount": np.full(500, 50000.0)}
     spoiled = replace(release, dataset=replace(release.dataset, columns=columns))
-    amount = next(finding for finding in findings(spoiled) if " amount " in finding.what)
+    amount = next(finding for finding in compute_findings(spoiled) if " amount " in finding.what)
     assert amount.value > 10 * amount.beside["by drawing so many rows"]
 
 
-def test_sizes_stand_beside_what_was_declared_and_counted() -> None:
-    [plus], [paper] = (findings(release)[:1] for release in (release_of(), release_of(PAPER, NOT_MISSING)))
-    assert plus.value == 500 and plus.beside["declared"] == 2000 and abs(plus.beside["counted with noise"] - 2000) < 200
+def test_row_finding_shows_declared_and_counted_rows() -> None:
+    [plus], [paper] = (
+        compute_findings(release)[:1]
+        for release in (make_release(), make_release(PAPER, NOT_MISSING))
+    )
+    assert (
+        plus.value == 500
+        and plus.beside["declared"] == 2000
+        and abs(plus.beside["counted with noise"] - 2000) < 200
+    )
     assert list(paper.beside.values()) == [100]
 
 
-def test_the_label_stands_beside_the_model() -> None:
-    release = release_of()
-    shares = [finding for finding in findings(release) if finding.what.startswith("share of doubtful")]
+def test_label_findings_show_shares_of_the_model() -> None:
+    release = make_release()
+    shares = [
+        finding
+        for finding in compute_findings(release)
+        if finding.what.startswith("share of doubtful")
+    ]
     assert sum(finding.value for finding in shares) == 1
-    assert all(abs(finding.value - finding.beside["by the model, on the same rows"]) < 0.1 for finding in shares)
-    assert [finding.beside for finding in findings(release_of(PAPER, NOT_MISSING))[1:]] == [{}, {}]
-    mean = findings(release_of(NUMBER))[-1]
-    assert mean.value == np.mean(release_of(NUMBER).dataset.labels) and (mean.beside["lowest"], mean.beside["highest"]) == (-1, 1)
+    assert all(
+        abs(finding.value - finding.beside["by the model, on the same rows"]) < 0.1
+        for finding in shares
+    )
+    assert [
+        finding.beside for finding in compute_findings(make_release(PAPER, NOT_MISSING))[1:]
+    ] == [
+        {},
+        {},
+    ]
+    mean = compute_findings(make_release(NUMBER))[-1]
+    assert mean.value == np.mean(make_release(NUMBER).dataset.labels) and (
+        mean.beside["lowest"],
+        mean.beside["highest"],
+    ) == (-1, 1)
 
 
-def test_the_label_stands_beside_the_charged_count_of_the_rows_that_were_asked() -> None:
-    release, number = release_of(), release_of(NUMBER)
+def test_label_findings_show_the_charged_count() -> None:
+    release, number = make_release(), make_release(NUMBER)
     asked, [values] = real_rows(release.manifest.study)["doubtful"], [release.params.label.values]  # type: ignore[union-attr]
-    for value, finding in zip(values, findings(release)[-2:], strict=True):
-        assert abs(finding.beside[ASKED] - np.mean(asked == value)) < 0.06
-        assert finding.source == f"the released rows, the model and {COUNTED}"
-    [mean] = findings(number)[-1:]
-    assert abs(mean.beside[ASKED] - real_rows(number.manifest.study)["doubtful"].astype(float).mean()) < 0.12
-    assert mean.source == f"the released rows and {COUNTED}"
-    other = Counted(rows=1.0, deviation=1.0, shares=[0.75, 0.25])
-    assert [finding.beside[ASKED] for finding in findings(replace(release, counted=other))[-2:]] == [0.75, 0.25]
-    assert findings(replace(number, counted=other))[-1].beside[ASKED] == -0.5
-    paper = findings(release_of(PAPER, NOT_MISSING, NUMBER))[-1]
-    assert paper.source == "the released rows" and ASKED not in paper.beside
-    uncounted = findings(replace(release, counted=None))
-    assert all(ASKED not in finding.beside for finding in uncounted) and uncounted[-1].source == "the released rows and the model"
+    for value, finding in zip(values, compute_findings(release)[-2:], strict=True):
+        assert abs(finding.beside[CHARGED_COUNT] - np.mean(asked == value)) < 0.06
+        assert finding.source == f"the released rows, the model and {STATED_COUNT}"
+    [mean] = compute_findings(number)[-1:]
+    assert (
+        abs(
+            mean.beside[CHARGED_COUNT]
+            - real_rows(number.manifest.study)["doubtful"].astype(float).mean()
+        )
+        < 0.12
+    )
+    assert mean.source == f"the released rows and {STATED_COUNT}"
+    other = NoisyRowCount(rows=1.0, deviation=1.0, shares=[0.75, 0.25])
+    assert [
+        finding.beside[CHARGED_COUNT]
+        for finding in compute_findings(replace(release, noisy_count=other))[-2:]
+    ] == [0.75, 0.25]
+    assert compute_findings(replace(number, noisy_count=other))[-1].beside[CHARGED_COUNT] == -0.5
+    paper = compute_findings(make_release(PAPER, NOT_MISSING, NUMBER))[-1]
+    assert paper.source == "the released rows" and CHARGED_COUNT not in paper.beside
+    uncounted = compute_findings(replace(release, noisy_count=None))
+    assert (
+        all(CHARGED_COUNT not in finding.beside for finding in uncounted)
+        and uncounted[-1].source == "the released rows and the model"
+    )
 
 
-def test_a_regression_learns_more_than_nothing() -> None:
-    last = report(release_of())[-1]
+def test_regression_finding_is_better_than_the_baseline() -> None:
+    last = make_quality_report(make_release())[-1]
     [trivial] = last.beside.values()
-    assert last.what == LEARNED and last.value < trivial and "says nothing of real rows" in str(last)
+    assert (
+        last.what == REGRESSION_ERROR
+        and last.value < trivial
+        and "says nothing of real rows" in str(last)
+    )
     assert str(last).endswith("by the signer's word")
 
 
-def test_no_regression_is_shown_the_very_numbers_that_a_model_has_put_down() -> None:
-    number = release_of(NUMBER)
-    assert report(number) == findings(number)
-    told = report(release_of())[-1]
-    assert not agree(number, (*findings(number), told.model_copy(update={"beside": {"always the mean": 0.5}})))
-    paper = release_of(PAPER, NOT_MISSING, NUMBER)
-    assert report(paper)[-1].what == LEARNED and list(report(paper)[-1].beside) == ["always the mean"]
-    assert agree(paper, report(paper))
+def test_numeric_plus_release_has_no_regression_finding() -> None:
+    number = make_release(NUMBER)
+    assert make_quality_report(number) == compute_findings(number)
+    told = make_quality_report(make_release())[-1]
+    assert not is_report_consistent(
+        number,
+        (*compute_findings(number), told.model_copy(update={"beside": {"always the mean": 0.5}})),
+    )
+    paper = make_release(PAPER, NOT_MISSING, NUMBER)
+    assert make_quality_report(paper)[-1].what == REGRESSION_ERROR and list(
+        make_quality_report(paper)[-1].beside
+    ) == ["always the mean"]
+    assert is_report_consistent(paper, make_quality_report(paper))
 
 
-def test_a_report_agrees_with_its_release_only() -> None:
-    release = release_of()
-    whole = report(release)
-    assert agree(release, whole) and agree(release, whole[:-1])
-    assert not agree(release, whole[1:]) and not agree(release, whole[:-2]) and not agree(release, (*whole, whole[-1]))
-    assert not agree(replace(release, dataset=taken(release.dataset, slice(499))), whole)
-    assert not agree(release, (*whole[:-1], whole[0]))
+def test_report_is_consistent_with_its_release_only() -> None:
+    release = make_release()
+    whole = make_quality_report(release)
+    assert is_report_consistent(release, whole) and is_report_consistent(release, whole[:-1])
+    assert (
+        not is_report_consistent(release, whole[1:])
+        and not is_report_consistent(release, whole[:-2])
+        and not is_report_consistent(release, (*whole, whole[-1]))
+    )
+    assert not is_report_consistent(
+        replace(release, dataset=select_rows(release.dataset, slice(499))), whole
+    )
+    assert not is_report_consistent(release, (*whole[:-1], whole[0]))
 
 
 @pytest.mark.parametrize(
@@ -111,8 +171,10 @@ def test_a_report_agrees_with_its_release_only() -> None:
         {"source": "the real rows"},
     ],
 )
-def test_a_signer_has_no_words_of_its_own_for_what_a_regression_learned(lie: dict[str, Any]) -> None:
-    release = release_of()
-    *rest, last = report(release)
-    assert agree(release, (*rest, last.model_copy(update={"value": 0.0})))
-    assert not agree(release, (*rest, last.model_copy(update=lie)))
+def test_regression_finding_with_changed_fields_is_inconsistent(
+    lie: dict[str, Any],
+) -> None:
+    release = make_release()
+    *rest, last = make_quality_report(release)
+    assert is_report_consistent(release, (*rest, last.model_copy(update={"value": 0.0})))
+    assert not is_report_consistent(release, (*rest, last.model_copy(update=lie)))

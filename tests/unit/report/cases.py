@@ -1,4 +1,4 @@
-"""Small documents by hand, as commands and coordinators write them; and a reader that finds what could do harm in a page."""
+"""Documents of commands and coordinators, and a parser that finds active content."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from html.parser import HTMLParser
 from typing import Any
 from xml.etree import ElementTree
 
-from coordinator_cases import aggregator_of, hosted_of, manifest_of, peers_of
 from shoal import __version__
-from shoal.coordinator.results import result_of
+from shoal.coordinator.results import encode_result
 from shoal.entropy import SeededEntropy
 from shoal.protocols.base import AGGREGATOR, run_local
-from shoal.study.load import parse
+from shoal.study.handle import StudyHandle
+from shoal.study.loader import parse_study_text
 from shoal.study.manifest import Manifest
 from shoal.study.plan import make_plan
-from shoal.study.templates import study_text
+from shoal.study.starters import read_starter
+from tests.support.coordinator import make_aggregator, make_manifest, make_peers, make_record
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -54,17 +55,32 @@ DETAILS: dict[str, Any] = {
         }
     ],
     "weights": [{"name": "hours_watched > 10", "class": "yes", "value": 0.3125, "error": 0.05}],
-    "spread": {"k": 20, "sigma_squared": 0.25, "expected": 2.5, "measured": [[0, 0.5], [100, 2.0], [200, 2.375]]},
+    "spread": {
+        "k": 20,
+        "sigma_squared": 0.25,
+        "expected": 2.5,
+        "measured": [[0, 0.5], [100, 2.0], [200, 2.375]],
+    },
     "exposure": [
         {"colluders": 0, "epsilon": 0.75, "claimed": True},
         {"colluders": 1, "epsilon": 1.0, "claimed": True},
         {"colluders": 2, "epsilon": 1.5, "claimed": False},
         {"colluders": 3, "epsilon": None, "claimed": False},
     ],
-    "marginals": [{"feature": "country", "cells": ["north", "other"], "released": [0.4, 0.6], "true": [0.375, 0.625]}],
-    "train_on_released": {"synthetic": {"accuracy": 0.8125, "auc": 0.9}, "real": {"accuracy": 0.875, "auc": 0.9375}},
+    "marginals": [
+        {
+            "feature": "country",
+            "cells": ["north", "other"],
+            "released": [0.4, 0.6],
+            "true": [0.375, 0.625],
+        }
+    ],
+    "train_on_released": {
+        "synthetic": {"accuracy": 0.8125, "auc": 0.9},
+        "real": {"accuracy": 0.875, "auc": 0.9375},
+    },
 }
-SECTION_OF = {
+DETAIL_SECTIONS = {
     "participation": "participation",
     "calibration": "calibration",
     "histograms": "histograms",
@@ -74,12 +90,19 @@ SECTION_OF = {
     "marginals": "released",
     "train_on_released": "released",
 }
-"""Which section a key of the details brings about."""
+"""The section of the report for each key of the details."""
 
 
-def point(epsilon: float, accuracy: float, **more: Any) -> dict[str, Any]:
-    """A point as `shoal simulate` keeps it, of three runs."""
-    total = {"unit": "person", "relation": "replace", "adversary": "everyone", "epsilon": epsilon, "delta": 0.0, "how": "plain sum"}
+def make_point(epsilon: float, accuracy: float, **more: Any) -> dict[str, Any]:
+    """Return a point of three runs, as `shoal simulate` writes it."""
+    total = {
+        "unit": "person",
+        "relation": "replace",
+        "adversary": "everyone",
+        "epsilon": epsilon,
+        "delta": 0.0,
+        "how": "plain sum",
+    }
     return {
         "settings": {},
         "minimum": 100,
@@ -90,16 +113,21 @@ def point(epsilon: float, accuracy: float, **more: Any) -> dict[str, Any]:
         "charged": total,
         "paper_epsilon": None,
         "central": None,
-        "scores": {"accuracy": {"value": accuracy, "error": 0.0125}, "auc": {"value": 0.84375, "error": 0.015625}},
+        "scores": {
+            "accuracy": {"value": accuracy, "error": 0.0125},
+            "auc": {"value": 0.84375, "error": 0.015625},
+        },
         "runs": [{"accuracy": accuracy, "auc": 0.84375}] * 3,
         "model": "model.json",
         **more,
     }
 
 
-def run_document(protocol: str = "anonml", *, points: list[dict[str, Any]] | None = None, **more: Any) -> dict[str, Any]:
-    """A run of a starter study, with as little as a run may have."""
-    study = parse(study_text(protocol))
+def make_run_document(
+    protocol: str = "anonml", *, points: list[dict[str, Any]] | None = None, **more: Any
+) -> dict[str, Any]:
+    """Return a run of a starter study with the required fields only."""
+    study = parse_study_text(read_starter(protocol))
     manifest = Manifest(study)
     return copy.deepcopy(
         {
@@ -109,14 +137,14 @@ def run_document(protocol: str = "anonml", *, points: list[dict[str, Any]] | Non
             "title": study.title,
             "protocol": protocol,
             "digest": manifest.digest.hex(),
-            "short": manifest.short,
-            "study": study.content(),
+            "short": manifest.short_digest,
+            "study": study.to_content(),
             "seed": 7,
             "repeats": 3,
             "dropout": 0.0,
             "versions": {"shoal": __version__, "python": "3.11.7"},
             "rows": {"asked": 450, "unseen": 150, "declared": 20_000},
-            "points": points or [point(2.0, 0.8125)],
+            "points": points or [make_point(2.0, 0.8125)],
             "most_common": {"accuracy": 0.546875, "auc": 0.5},
             "without_privacy": {"accuracy": 0.890625, "auc": 0.9375},
             "f1_of": "yes",
@@ -125,13 +153,15 @@ def run_document(protocol: str = "anonml", *, points: list[dict[str, Any]] | Non
     )
 
 
-def with_details(*names: str, protocol: str = "anonml") -> dict[str, Any]:
-    """A run whose one point shows some details."""
-    return run_document(protocol, points=[point(2.0, 0.8125, details={name: DETAILS[name] for name in names})])
+def make_run_with_details(*names: str, protocol: str = "anonml") -> dict[str, Any]:
+    """Return a run with one point that contains some details."""
+    return make_run_document(
+        protocol, points=[make_point(2.0, 0.8125, details={name: DETAILS[name] for name in names})]
+    )
 
 
-def compared_document(**more: Any) -> dict[str, Any]:
-    """A comparison of two ways."""
+def make_comparison_document(**more: Any) -> dict[str, Any]:
+    """Return a comparison of two alternatives."""
 
     def entry(name: str, protocol: str, accuracy: float, **rest: Any) -> dict[str, Any]:
         return {
@@ -157,7 +187,11 @@ def compared_document(**more: Any) -> dict[str, Any]:
             **rest,
         }
 
-    crowd = {"epsilon": 0.125, "delta": 1e-6, "adversary": "those who see the shuffled batches only"}
+    crowd = {
+        "epsilon": 0.125,
+        "delta": 1e-6,
+        "adversary": "those who see the shuffled batches only",
+    }
     return {
         "compared": True,
         "simulated": True,
@@ -174,15 +208,24 @@ def compared_document(**more: Any) -> dict[str, Any]:
         "yardsticks": {"most_common": {"accuracy": 0.5}, "without_privacy": {"accuracy": 0.9375}},
         "entries": [
             entry("AnonML plus, shuffled", "anonml", 0.8125, central=crowd),
-            entry("SDQ plus, tree", "sdq", 0.90625, unit="record", relation="add-remove", adversary="the miner", bytes=None, messages=None),
+            entry(
+                "SDQ plus, tree",
+                "sdq",
+                0.90625,
+                unit="record",
+                relation="add-remove",
+                adversary="the miner",
+                bytes=None,
+                messages=None,
+            ),
         ],
         "left_out": [{"name": "DDML", "why": "this label has three classes"}],
         **more,
     }
 
 
-def audit_document(**more: Any) -> dict[str, Any]:
-    """What an audit prints."""
+def make_audit_document(**more: Any) -> dict[str, Any]:
+    """Return the document that an audit prints."""
     return {
         "unit": "person",
         "relation": "replace",
@@ -199,28 +242,28 @@ def audit_document(**more: Any) -> dict[str, Any]:
         "packets": 1,
         "phases": 1,
         "rows": ["one", "another"],
-        "seen_in": "what was answered",
+        "seen_in": "the answers",
         **more,
     }
 
 
-def result_document(name: str) -> dict[str, Any]:
-    """What a coordinator publishes, from a study that was run to its end in this process."""
-    manifest = manifest_of(name)
-    aggregator = aggregator_of(manifest, hosted_of(name))
+def make_result_document(name: str) -> dict[str, Any]:
+    """Return the result of a study that a coordinator publishes; runs it in this process."""
+    manifest = make_manifest(name)
+    aggregator = make_aggregator(manifest, make_record(name))
     assert aggregator is not None
-    ended = run_local(aggregator, peers_of(name), SeededEntropy(3)).results[AGGREGATOR]
-    document: dict[str, Any] = json.loads(result_of(manifest, ended))
+    ended = run_local(aggregator, make_peers(name), SeededEntropy(3)).results[AGGREGATOR]
+    document: dict[str, Any] = json.loads(encode_result(StudyHandle(manifest), ended))
     return document
 
 
-def price_of(protocol: str) -> float:
-    """The epsilon of a starter study."""
-    return make_plan(parse(study_text(protocol))).loss.epsilon
+def compute_price(protocol: str) -> float:
+    """Return the epsilon of a starter study."""
+    return make_plan(parse_study_text(read_starter(protocol))).loss.epsilon
 
 
 class Page(HTMLParser):
-    """A page as a browser would read it: what is in it, by element."""
+    """The content of a page by element, as a browser would read it."""
 
     VOID = ("meta", "br", "hr")
 
@@ -253,7 +296,7 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        """All that is read, in one line."""
+        """The visible text, in one line."""
         return " ".join("".join(self.words).split())
 
     @property
@@ -262,30 +305,51 @@ class Page(HTMLParser):
         return [given["id"] for tag, given in self.tags if tag == "section"]
 
 
-def pictures(text: str) -> list[ElementTree.Element]:
-    """The pictures of a page, read as strictly as XML is."""
+def parse_pictures(text: str) -> list[ElementTree.Element]:
+    """Return the pictures of a page, parsed as strict XML."""
     parts = text.split("<svg ")[1:]
-    return [ElementTree.fromstring("<svg " + part.partition("</svg>")[0] + "</svg>") for part in parts]
+    return [
+        ElementTree.fromstring("<svg " + part.partition("</svg>")[0] + "</svg>") for part in parts
+    ]
 
 
 def check_inert(text: str) -> Page:
-    """The page, after a look for anything that runs, loads, sends or leads elsewhere."""
+    """Return the page after a check that nothing in it runs, loads, sends or links elsewhere."""
     page = Page(text)
     assert page.unclosed == []
     names = {name for name, _ in page.tags}
     assert names.isdisjoint(
-        {"script", "iframe", "object", "embed", "link", "img", "image", "base", "form", "use", "foreignobject", "a:href"}
+        {
+            "script",
+            "iframe",
+            "object",
+            "embed",
+            "link",
+            "img",
+            "image",
+            "base",
+            "form",
+            "use",
+            "foreignobject",
+            "a:href",
+        }
     )
     for _, given in page.tags:
         assert not [key for key in given if key.startswith("on")]
         assert given.get("href", "#").startswith("#")
         assert "src" not in given and "xlink:href" not in given
         assert all("javascript:" not in value and "url(" not in value for value in given.values())
-        assert all("http" not in value for key, value in given.items() if key not in ("xmlns", "http-equiv"))
-    policies = [given["content"] for name, given in page.tags if name == "meta" and given.get("http-equiv")]
+        assert all(
+            "http" not in value
+            for key, value in given.items()
+            if key not in ("xmlns", "http-equiv")
+        )
+    policies = [
+        given["content"] for name, given in page.tags if name == "meta" and given.get("http-equiv")
+    ]
     assert policies == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
     assert not set("\u202e\u2066\x1b\x00\ud800") & set(text)
-    for picture in pictures(text):
+    for picture in parse_pictures(text):
         assert picture.get("role") == "img"
         assert picture[0].tag.endswith("title") and picture[0].text
     return page

@@ -1,4 +1,4 @@
-"""Documents are read strictly: a sentence for whatever is missing, of another kind, or does not fit together."""
+"""Strict reading of documents: errors for absent, invalid and inconsistent fields."""
 
 from __future__ import annotations
 
@@ -7,24 +7,46 @@ from typing import Any
 import pytest
 
 from shoal.errors import SpecError
-from shoal.report.details import Mean
-from shoal.report.documents import read_audit, read_document
-from shoal.report.figures import figure, interval, interval_words, main_measure, number, t_quantile
-from shoal.report.views import view_of
-from unit.report.cases import audit_document, compared_document, point, result_document, run_document, with_details
+from shoal.report.documents import ScoreMean, read_audit, read_document
+from shoal.report.formatting import (
+    choose_main_measure,
+    compute_interval,
+    compute_t_quantile,
+    format_interval,
+    format_measure,
+    format_number,
+)
+from shoal.report.views import make_run_view
+from tests.unit.report.cases import (
+    make_audit_document,
+    make_comparison_document,
+    make_point,
+    make_result_document,
+    make_run_document,
+    make_run_with_details,
+)
 
 
-def refusal(document: dict[str, Any]) -> SpecError:
+def catch_error(document: dict[str, Any]) -> SpecError:
     with pytest.raises(SpecError) as caught:
         read = read_document(document, "run.json")
-        view_of(read, "run.json")  # type: ignore[arg-type]
+        make_run_view(read, "run.json")  # type: ignore[arg-type]
     return caught.value
 
 
-@pytest.mark.parametrize("document", [{}, {"simulated": True}, {"simulated": True, "model": {}}, {"error": {"code": "X"}}, {"model": {}}])
-def test_something_else_is_said_to_be_something_else(document: dict[str, Any]) -> None:
-    error = refusal(document)
-    assert error.code == "REPORT-001" and error.what.startswith("run.json is neither a run")
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"simulated": True},
+        {"simulated": True, "model": {}},
+        {"error": {"code": "X"}},
+        {"model": {}},
+    ],
+)
+def test_read_document_rejects_other_documents(document: dict[str, Any]) -> None:
+    error = catch_error(document)
+    assert error.code == "REPORT-001" and error.what.startswith("run.json is not a run")
 
 
 @pytest.mark.parametrize(
@@ -36,30 +58,47 @@ def test_something_else_is_said_to_be_something_else(document: dict[str, Any]) -
         ({"repeats": 0}, "repeats"),
         ({"protocol": "other"}, "protocol"),
         ({"rows": None}, "rows"),
-        ({"points": [point(1.0, 0.5, settings={"moon\x1b": 1.0})]}, "It varies moon\N{REPLACEMENT CHARACTER}"),
-        ({"points": [point(float("nan"), 0.5)]}, "points.0.total.epsilon"),
-        ({"points": [point(1.0, 0.5), point(1.0, 0.5, scores={"rmse": {"value": 1.0, "error": None}})]}, "other measures"),
+        (
+            {"points": [make_point(1.0, 0.5, settings={"moon\x1b": 1.0})]},
+            "It varies moon\N{REPLACEMENT CHARACTER}",
+        ),
+        ({"points": [make_point(float("nan"), 0.5)]}, "points.0.total.epsilon"),
+        (
+            {
+                "points": [
+                    make_point(1.0, 0.5),
+                    make_point(1.0, 0.5, scores={"rmse": {"value": 1.0, "error": None}}),
+                ]
+            },
+            "different measures",
+        ),
     ],
 )
-def test_a_run_that_lacks_something_is_refused_with_its_name(change: dict[str, Any], said: str) -> None:
-    error = refusal(run_document() | change)
-    assert error.code == "REPORT-002" and said in (error.why or "") and error.fix == "Make it again."
+def test_read_document_names_the_invalid_field(change: dict[str, Any], said: str) -> None:
+    error = catch_error(make_run_document() | change)
+    assert (
+        error.code == "REPORT-002" and said in (error.why or "") and error.fix == "Write it again."
+    )
 
 
-def test_a_run_of_a_later_version_is_said_to_be_one() -> None:
-    document = run_document(versions={"shoal": "9.1.0"})
+def test_error_names_a_later_version_of_shoal() -> None:
+    document = make_run_document(versions={"shoal": "9.1.0"})
     document["study"]["spec"] = 2
-    error = refusal(document)
-    assert error.code == "REPORT-002" and "written by shoal 9.1.0" in (error.why or "") and "Upgrade" in (error.fix or "")
-    document = run_document(versions={"shoal": "9.1.0"})
+    error = catch_error(document)
+    assert (
+        error.code == "REPORT-002"
+        and "written by shoal 9.1.0" in (error.why or "")
+        and "Upgrade" in (error.fix or "")
+    )
+    document = make_run_document(versions={"shoal": "9.1.0"})
     del document["points"][0]["scores"]
-    assert "written by shoal 9.1.0" in (refusal(document).why or "")
+    assert "written by shoal 9.1.0" in (catch_error(document).why or "")
 
 
-def test_what_a_later_version_adds_is_passed_over() -> None:
-    document = run_document(weather="fine")
+def test_read_document_ignores_unknown_fields() -> None:
+    document = make_run_document(weather="fine")
     document["points"][0]["details"] = {"moon": "full"}
-    assert read_document(document) == read_document(run_document())
+    assert read_document(document) == read_document(make_run_document())
 
 
 @pytest.mark.parametrize(
@@ -73,47 +112,70 @@ def test_what_a_later_version_adds_is_passed_over() -> None:
         ("exposure", {"claimed": 1}),
     ],
 )
-def test_details_that_do_not_fit_together_are_refused(name: str, change: dict[str, Any]) -> None:
-    document = with_details(name)
+def test_read_document_rejects_inconsistent_details(name: str, change: dict[str, Any]) -> None:
+    document = make_run_with_details(name)
     found = document["points"][0]["details"][name]
     (found[0] if isinstance(found, list) else found).update(change)
-    assert refusal(document).code == "REPORT-002"
+    assert catch_error(document).code == "REPORT-002"
 
 
-def test_a_comparison_and_a_result_are_checked_too() -> None:
-    for document in (compared_document(entries=[]), compared_document(measure="rmse"), result_document("sdq") | {"study": "XYZ"}):
+def test_read_document_checks_comparisons_and_results() -> None:
+    for document in (
+        make_comparison_document(entries=[]),
+        make_comparison_document(measure="rmse"),
+        make_result_document("sdq") | {"study": "XYZ"},
+    ):
         with pytest.raises(SpecError) as caught:
             read_document(document)
         assert caught.value.code == "REPORT-002"
-    spoilt = result_document("sdq")
+    spoilt = make_result_document("sdq")
     spoilt["queries"][0][0]["features"] = []
     with pytest.raises(SpecError):
         read_document(spoilt)
 
 
-def test_an_audit_is_checked() -> None:
-    for document, code in ((run_document(), "REPORT-001"), (audit_document(bound="1"), "REPORT-002")):
+def test_read_audit_rejects_invalid_audits() -> None:
+    for document, code in (
+        (make_run_document(), "REPORT-001"),
+        (make_audit_document(bound="1"), "REPORT-002"),
+    ):
         with pytest.raises(SpecError) as caught:
             read_audit(document, "audit.json")
         assert caught.value.code == code and "audit.json" in caught.value.what
 
 
-def test_intervals_are_student_s() -> None:
+def test_intervals_use_students_t() -> None:
     stats = pytest.importorskip("scipy.stats")
     for n in (*range(2, 60), 100, 1000, 10_000):
-        assert abs(t_quantile(n) - stats.t.ppf(0.975, n - 1)) < 1e-4
-    assert interval("accuracy", Mean(value=0.9, error=0.1), 2) == (0.0, 1.0)
-    assert interval("rmse", Mean(value=1.0, error=1.0), 2) == (0.0, 1.0 + t_quantile(2))
-    assert interval("r_squared", Mean(value=0.0, error=1.0), 3) == (-t_quantile(3), t_quantile(3))
-    assert interval("accuracy", Mean(value=0.9, error=None), 1) is None and interval_words("accuracy", None) == ""
-
-
-def test_figures_are_written_for_people() -> None:
-    assert (
-        figure("accuracy", 0.98765) == "98.8 %"
-        and figure("f1", 0.5) == "0.500"
-        and figure("mean_absolute_error", 1234.5) == "1234"
-        and figure("r_squared", -1e-5) == "0.000"
+        assert abs(compute_t_quantile(n) - stats.t.ppf(0.975, n - 1)) < 1e-4
+    assert compute_interval("accuracy", ScoreMean(value=0.9, error=0.1), 2) == (0.0, 1.0)
+    assert compute_interval("rmse", ScoreMean(value=1.0, error=1.0), 2) == (
+        0.0,
+        1.0 + compute_t_quantile(2),
     )
-    assert number(3.0) == "3" and number(12345.6) == "12,346" and number(0.012345) == "0.01235"
-    assert main_measure({"auc": 1, "rmse": 2}) == "rmse" and main_measure({"novel": 1}) == "novel"
+    assert compute_interval("r_squared", ScoreMean(value=0.0, error=1.0), 3) == (
+        -compute_t_quantile(3),
+        compute_t_quantile(3),
+    )
+    assert (
+        compute_interval("accuracy", ScoreMean(value=0.9, error=None), 1) is None
+        and format_interval("accuracy", None) == ""
+    )
+
+
+def test_numbers_and_measures_are_formatted() -> None:
+    assert (
+        format_measure("accuracy", 0.98765) == "98.8 %"
+        and format_measure("f1", 0.5) == "0.500"
+        and format_measure("mean_absolute_error", 1234.5) == "1234"
+        and format_measure("r_squared", -1e-5) == "0.000"
+    )
+    assert (
+        format_number(3.0) == "3"
+        and format_number(12345.6) == "12,346"
+        and format_number(0.012345) == "0.01235"
+    )
+    assert (
+        choose_main_measure({"auc": 1, "rmse": 2}) == "rmse"
+        and choose_main_measure({"novel": 1}) == "novel"
+    )

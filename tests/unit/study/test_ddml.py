@@ -1,4 +1,4 @@
-"""What a study of DDML asks of its coordinator."""
+"""The spam filter that a DDML study gives its coordinator."""
 
 from __future__ import annotations
 
@@ -6,35 +6,45 @@ from typing import Any
 
 import pytest
 
-from shoal.protocols.ddml.spam import calibrate
-from shoal.study.ddml import filter_of, params_of
+from shoal.protocols.ddml.spam_filter import calibrate_thresholds
+from shoal.study.ddml import build_params, make_spam_filter
 from shoal.study.spec import Study
+from shoal.study.validation import parse_study
 
 
-def study(**settings: Any) -> Study:
-    return Study(
-        title="Naps",
-        purpose="Who naps?",
-        contact="a@example.org",
-        protocol="ddml",
-        label={"name": "naps", "values": ["no", "yes"]},
-        feature=[{"name": "age", "range": [0, 120]}],
-        privacy={"epsilon": 4.0},
-        participation={"minimum": 10, "size": 10_000},
-        ddml={"n_instances": 7, "merge": "discard", **settings},
+def make_study(**settings: Any) -> Study:
+    return parse_study(
+        {
+            "title": "Naps",
+            "purpose": "Who naps?",
+            "contact": "a@example.org",
+            "protocol": "ddml",
+            "label": {"name": "naps", "values": ["no", "yes"]},
+            "feature": [{"name": "age", "range": [0, 120]}],
+            "privacy": {"epsilon": 4.0},
+            "participation": {"minimum": 10, "size": 10_000},
+            "ddml": {"n_instances": 7, "merge": "discard", **settings},
+        }
     )
 
 
-def test_the_filter_is_calibrated_for_as_many_updates_under_way_as_there_are_instances() -> None:
-    spec = study()
-    params = params_of(spec)
-    made = filter_of(spec)
+def test_spam_filter_is_calibrated_for_one_update_per_instance() -> None:
+    spec = make_study()
+    params = build_params(spec)
+    made = make_spam_filter(spec)
     assert made.params == params
-    assert made.thresholds == calibrate(params, 7) == filter_of(spec, 7).thresholds
-    assert made.thresholds != calibrate(params, 0) == filter_of(spec, 0).thresholds
+    assert (
+        made.thresholds == calibrate_thresholds(params, 7) == make_spam_filter(spec, 7).thresholds
+    )
+    assert (
+        made.thresholds != calibrate_thresholds(params, 0) == make_spam_filter(spec, 0).thresholds
+    )
 
 
-def test_a_study_may_set_the_largest_deviation() -> None:
-    own, calibrated = filter_of(study(spam_threshold=9.5)).thresholds, filter_of(study()).thresholds
+def test_study_may_set_the_largest_deviation_of_the_spam_filter() -> None:
+    own, calibrated = (
+        make_spam_filter(make_study(spam_threshold=9.5)).thresholds,
+        make_spam_filter(make_study()).thresholds,
+    )
     assert own.largest == 9.5 != calibrated.largest
     assert own.rms == pytest.approx(calibrated.rms)

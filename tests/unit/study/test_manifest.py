@@ -1,4 +1,4 @@
-"""The manifest: one form, one digest, and keys that are keys."""
+"""The manifest: one encoding, one digest, and valid keys only."""
 
 from __future__ import annotations
 
@@ -10,36 +10,55 @@ import pytest
 
 from shoal.errors import ShoalError, SpecError
 from shoal.messages import codec
-from shoal.study.load import parse
-from shoal.study.manifest import Manifest, Member
-from shoal.study.templates import PROTOCOLS, study_text
+from shoal.study.loader import parse_study_text
+from shoal.study.manifest import Manifest, RosterMember
+from shoal.study.starters import STARTER_PROTOCOLS, read_starter
 
-STUDY = parse(study_text("sdq"))
-ROSTER = tuple(Member(f"hospital {i}", bytes([i + 9]) * 32) for i in range(10))
-FULL = Manifest(STUDY, bytes([0x93]) + bytes(95), bytes([7]) * 32, ROSTER, "https://relay.example.org/r")
+STUDY = parse_study_text(read_starter("sdq"))
+ROSTER = tuple(RosterMember(f"hospital {i}", bytes([i + 9]) * 32) for i in range(10))
+FULL = Manifest(
+    STUDY, bytes([0x93]) + bytes(95), bytes([7]) * 32, ROSTER, "https://relay.example.org/r"
+)
 
 
-@pytest.mark.parametrize("manifest", [FULL, *(Manifest(parse(study_text(protocol))) for protocol in PROTOCOLS)])
-def test_bytes_give_the_manifest_back(manifest: Manifest) -> None:
+@pytest.mark.parametrize(
+    "manifest",
+    [FULL, *(Manifest(parse_study_text(read_starter(protocol))) for protocol in STARTER_PROTOCOLS)],
+)
+def test_from_bytes_inverts_to_bytes(manifest: Manifest) -> None:
     again = Manifest.from_bytes(manifest.to_bytes())
-    assert again == manifest and again.digest == manifest.digest and again.to_bytes() == manifest.to_bytes()
+    assert (
+        again == manifest
+        and again.digest == manifest.digest
+        and again.to_bytes() == manifest.to_bytes()
+    )
 
 
-def test_the_digest_is_over_the_content_and_a_domain() -> None:
+def test_digest_hashes_domain_and_content() -> None:
     assert FULL.digest == hashlib.sha256(b"shoal manifest 1\0" + FULL.to_bytes()).digest()
-    assert FULL.short == "-".join(FULL.digest.hex()[i : i + 4] for i in (0, 4, 8))
+    assert FULL.short_digest == "-".join(FULL.digest.hex()[i : i + 4] for i in (0, 4, 8))
 
 
-def test_the_digest_ignores_comments_order_of_keys_and_ways_to_write_a_number() -> None:
-    text = study_text("anonml")
+def test_digest_ignores_comments_key_order_and_number_format() -> None:
+    text = read_starter("anonml")
     head, _, tail = text.partition("[privacy]")
     start, _, rest = head.partition("[label]")
     keys = [line for line in start.splitlines() if "=" in line]
-    other = "\n".join(reversed(keys)) + "\n[privacy]" + tail.replace("2.0", "2").replace("#", "# more") + "\n[label]" + rest
-    other = other.replace('north = ["NO"], centre = ["DE", "FR", "PL"]', 'centre = ["DE", "FR", "PL"], north = ["NO"]')
-    other = other.replace("2031-01-31T12:00:00Z", "2031-01-31T13:00:00+01:00").replace("range = [0, 200]", "range = [-0.0, 2e2]")
+    other = (
+        "\n".join(reversed(keys))
+        + "\n[privacy]"
+        + tail.replace("2.0", "2").replace("#", "# more")
+        + "\n[label]"
+        + rest
+    )
+    other = other.replace(
+        'north = ["NO"], centre = ["DE", "FR", "PL"]', 'centre = ["DE", "FR", "PL"], north = ["NO"]'
+    )
+    other = other.replace("2031-01-31T12:00:00Z", "2031-01-31T13:00:00+01:00").replace(
+        "range = [0, 200]", "range = [-0.0, 2e2]"
+    )
     assert other != text
-    assert Manifest(parse(other)).digest == Manifest(parse(text)).digest
+    assert Manifest(parse_study_text(other)).digest == Manifest(parse_study_text(text)).digest
 
 
 @pytest.mark.parametrize(
@@ -53,12 +72,15 @@ def test_the_digest_ignores_comments_order_of_keys_and_ways_to_write_a_number() 
         ("minimum = 2000", "minimum = 2001"),
     ],
 )
-def test_the_digest_notices_every_change_of_meaning(old: str, new: str) -> None:
-    text = study_text("anonml")
-    assert Manifest(parse(text.replace(old, new, 1))).digest != Manifest(parse(text)).digest
+def test_digest_changes_with_every_setting(old: str, new: str) -> None:
+    text = read_starter("anonml")
+    assert (
+        Manifest(parse_study_text(text.replace(old, new, 1))).digest
+        != Manifest(parse_study_text(text)).digest
+    )
 
 
-def test_the_digest_notices_the_order_of_features_and_every_key() -> None:
+def test_digest_changes_with_feature_order_and_manifest_keys() -> None:
     swapped = STUDY.model_copy(update={"feature": STUDY.feature[::-1]})
     others = [
         Manifest(swapped, FULL.issuer_key, FULL.gateway_key, ROSTER, FULL.relay),
@@ -82,7 +104,7 @@ def test_the_digest_notices_the_order_of_features_and_every_key() -> None:
         {"gateway_key": bytes(31)},
         {"roster": ROSTER[:9]},
         {"roster": (*ROSTER[:9], ROSTER[0])},
-        {"roster": (*ROSTER[:9], Member("other", ROSTER[0].key))},
+        {"roster": (*ROSTER[:9], RosterMember("other", ROSTER[0].key))},
         {"relay": "http://relay.example.org"},
         {"relay": "https://"},
         {"relay": "https://me@relay.example.org"},
@@ -96,27 +118,32 @@ def test_the_digest_notices_the_order_of_features_and_every_key() -> None:
         {"relay": 7},
     ],
 )
-def test_refuses_keys_rosters_and_addresses_that_cannot_be_used(changes: dict[str, Any]) -> None:
+def test_manifest_rejects_unusable_keys_rosters_and_addresses(changes: dict[str, Any]) -> None:
     with pytest.raises(SpecError) as error:
         replace(FULL, **changes)
     assert error.value.code == "MANIFEST-002"
 
 
-@pytest.mark.parametrize("relay", ["http://127.0.0.1:8700", "http://localhost", "http://[::1]:80/x", "https://a.example:443/r"])
-def test_accepts_loopback_addresses(relay: str) -> None:
+@pytest.mark.parametrize(
+    "relay",
+    ["http://127.0.0.1:8700", "http://localhost", "http://[::1]:80/x", "https://a.example:443/r"],
+)
+def test_manifest_accepts_loopback_relays(relay: str) -> None:
     assert replace(FULL, relay=relay).relay == relay
 
 
-@pytest.mark.parametrize("relay", ["http://abc.onion/r", "https://abc.onion", "https://a.b.ONION.:8800"])
-def test_refuses_an_onion_service_as_relay_in_a_sentence(relay: str) -> None:
+@pytest.mark.parametrize(
+    "relay", ["http://abc.onion/r", "https://abc.onion", "https://a.b.ONION.:8800"]
+)
+def test_manifest_rejects_onion_service_as_relay(relay: str) -> None:
     with pytest.raises(SpecError, match=r"MANIFEST-002.*is an onion service") as error:
         replace(FULL, relay=relay)
     assert "--via tor" in (error.value.fix or "")
 
 
-def test_a_study_without_a_secure_sum_has_no_roster() -> None:
+def test_study_without_secure_sum_rejects_a_roster() -> None:
     with pytest.raises(SpecError) as error:
-        Manifest(parse(study_text("anonml")), roster=ROSTER)
+        Manifest(parse_study_text(read_starter("anonml")), roster=ROSTER)
     assert error.value.code == "MANIFEST-002"
 
 
@@ -125,7 +152,7 @@ D = -121665 * pow(121666, -1, P) % P
 
 
 def double_y(y: int) -> int:
-    """The y of twice a point of Ed25519."""
+    """Return the y coordinate of twice a point of Ed25519."""
     x2 = (y * y - 1) * pow(D * y * y + 1, -1, P) % P
     return (y * y + x2) * pow(1 - D * x2 * y * y, -1, P) % P
 
@@ -139,33 +166,44 @@ ORDER_8 = [
 ]
 
 
-def test_the_small_points_are_what_they_are_said_to_be() -> None:
-    assert [double_y(y) for y in ORDER_8] == [0, 0] and double_y(0) == P - 1 and double_y(P - 1) == 1
+def test_points_of_small_order_have_the_stated_order() -> None:
+    assert (
+        [double_y(y) for y in ORDER_8] == [0, 0] and double_y(0) == P - 1 and double_y(P - 1) == 1
+    )
 
 
 @pytest.mark.parametrize("y", [0, 1, P - 1, P, P + 1, 2**255 - 1, *ORDER_8])
 @pytest.mark.parametrize("sign", [0, 1])
-def test_refuses_keys_of_small_order_and_in_a_second_form(y: int, sign: int) -> None:
+def test_roster_rejects_keys_of_small_order_and_noncanonical_form(y: int, sign: int) -> None:
     with pytest.raises(SpecError) as error:
-        Member("a", (y | sign << 255).to_bytes(32, "little"))
+        RosterMember("a", (y | sign << 255).to_bytes(32, "little"))
     assert error.value.code == "MANIFEST-002"
 
 
-@pytest.mark.parametrize(("name", "key"), [("", bytes([9]) * 32), ("a\nb", bytes([9]) * 32), (7, bytes([9]) * 32), ("a", "x"), ("a", b"x")])
-def test_refuses_members_without_a_name_or_a_key(name: Any, key: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("", bytes([9]) * 32),
+        ("a\nb", bytes([9]) * 32),
+        (7, bytes([9]) * 32),
+        ("a", "x"),
+        ("a", b"x"),
+    ],
+)
+def test_roster_rejects_members_without_name_or_key(name: Any, key: Any) -> None:
     with pytest.raises(SpecError) as error:
-        Member(name, key)
+        RosterMember(name, key)
     assert error.value.code == "MANIFEST-002"
 
 
 @pytest.mark.parametrize("name", ["*", "aggregator", "?", "?stranger"])
-def test_refuses_members_with_a_name_that_means_somebody_else(name: str) -> None:
-    with pytest.raises(SpecError, match="has a meaning in protocols") as error:
-        Member(name, ROSTER[0].key)
+def test_roster_rejects_reserved_names(name: str) -> None:
+    with pytest.raises(SpecError, match="protocols reserve this one") as error:
+        RosterMember(name, ROSTER[0].key)
     assert error.value.code == "MANIFEST-002"
 
 
-def content() -> dict[str, Any]:
+def make_content() -> dict[str, Any]:
     plain = codec.loads(FULL.to_bytes())
     assert isinstance(plain, dict)
     return dict(plain)
@@ -187,24 +225,42 @@ def content() -> dict[str, Any]:
         {"relay": b"x"},
     ],
 )
-def test_refuses_content_that_is_no_manifest(change: dict[str, Any]) -> None:
+def test_from_bytes_rejects_content_that_is_not_a_manifest(change: dict[str, Any]) -> None:
     with pytest.raises(ShoalError):
-        Manifest.from_bytes(codec.dumps({**content(), **change}))
+        Manifest.from_bytes(codec.dumps({**make_content(), **change}))
 
 
-def test_refuses_any_other_form_of_the_same_content() -> None:
+def test_from_bytes_rejects_noncanonical_encodings() -> None:
     data = FULL.to_bytes()
-    study = dict(content()["study"])
-    without_default = codec.dumps({**content(), "study": {key: value for key, value in study.items() if key != "variant"}})
-    whole = codec.dumps({**content(), "study": {**study, "privacy": {**study["privacy"], "epsilon": 1}}})
+    study = dict(make_content()["study"])
+    without_default = codec.dumps(
+        {
+            **make_content(),
+            "study": {key: value for key, value in study.items() if key != "variant"},
+        }
+    )
+    whole = codec.dumps(
+        {**make_content(), "study": {**study, "privacy": {**study["privacy"], "epsilon": 1}}}
+    )
     late = {**study["participation"], "closes": "2031-01-31T13:00:00+01:00"}
-    other_zone = codec.dumps({**content(), "study": {**study, "participation": late}})
+    other_zone = codec.dumps({**make_content(), "study": {**study, "participation": late}})
     for other in (b"", data[:-1], data + b"\0", without_default, whole, other_zone):
         with pytest.raises(SpecError) as error:
             Manifest.from_bytes(other)
         assert error.value.code == "MANIFEST-001"
     with pytest.raises(ShoalError):
-        Manifest.from_bytes(codec.dumps({**content(), "study": {**study, "participation": {**late, "closes": "soon"}}}))
+        Manifest.from_bytes(
+            codec.dumps(
+                {**make_content(), "study": {**study, "participation": {**late, "closes": "soon"}}}
+            )
+        )
     for moment in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:00-14:00"):
         with pytest.raises(SpecError, match="years 1 to 9999"):
-            Manifest.from_bytes(codec.dumps({**content(), "study": {**study, "participation": {**late, "closes": moment}}}))
+            Manifest.from_bytes(
+                codec.dumps(
+                    {
+                        **make_content(),
+                        "study": {**study, "participation": {**late, "closes": moment}},
+                    }
+                )
+            )

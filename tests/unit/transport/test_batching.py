@@ -1,4 +1,4 @@
-"""Calls that block are made together: one at a time, in order, and whoever asked is told."""
+"""Blocking calls are made together, one batch at a time, in order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from shoal.transport.batching import Batched
+from shoal.transport.batching import CallBatcher
 
 
 class Gate:
@@ -26,10 +26,10 @@ class Gate:
         return [2 * number for number in numbers]
 
 
-def test_what_waits_is_asked_for_together() -> None:
+def test_waiting_calls_share_one_call() -> None:
     async def main() -> list[int]:
         with ThreadPoolExecutor(1) as executor:
-            double = Batched(gate, executor, most=3)
+            double = CallBatcher(gate, executor, max_size=3)
             tasks = [asyncio.create_task(double(1))]
             while not gate.given:
                 await asyncio.sleep(0)
@@ -43,12 +43,14 @@ def test_what_waits_is_asked_for_together() -> None:
     assert gate.given == [[1], [2, 3, 4], [5, 6]]
 
 
-def test_a_fault_is_told_to_all_who_were_asked_for_together_and_to_no_other() -> None:
+def test_error_reaches_all_callers_of_its_batch_only() -> None:
     async def main() -> list[int | BaseException]:
         with ThreadPoolExecutor(1) as executor:
-            double = Batched(gate, executor, most=2)
+            double = CallBatcher(gate, executor, max_size=2)
             gate.is_open.set()
-            return list(await asyncio.gather(*(double(n) for n in (12, 13, 14)), return_exceptions=True))
+            return list(
+                await asyncio.gather(*(double(n) for n in (12, 13, 14)), return_exceptions=True)
+            )
 
     gate = Gate()
     first, second, third = asyncio.run(main())
@@ -57,10 +59,10 @@ def test_a_fault_is_told_to_all_who_were_asked_for_together_and_to_no_other() ->
     assert third == 28
 
 
-def test_who_has_gone_is_in_nobodys_way() -> None:
+def test_cancelled_caller_does_not_affect_others() -> None:
     async def main() -> int:
         with ThreadPoolExecutor(1) as executor:
-            double = Batched(gate, executor, most=9)
+            double = CallBatcher(gate, executor, max_size=9)
             gone, stays = asyncio.create_task(double(1)), asyncio.create_task(double(2))
             while not gate.given:
                 await asyncio.sleep(0)
@@ -74,7 +76,7 @@ def test_who_has_gone_is_in_nobodys_way() -> None:
     assert asyncio.run(main()) == 4
 
 
-def test_without_a_thread_what_is_asked_for_in_one_turn_is_asked_for_together() -> None:
+def test_calls_of_one_loop_turn_share_one_call_without_executor() -> None:
     given: list[list[int]] = []
 
     def double(numbers: list[int]) -> list[int]:
@@ -83,7 +85,7 @@ def test_without_a_thread_what_is_asked_for_in_one_turn_is_asked_for_together() 
         return [2 * number for number in numbers]
 
     async def main() -> list[int]:
-        doubled = Batched(double, None, most=3)
+        doubled = CallBatcher(double, None, max_size=3)
         first = await asyncio.gather(*(doubled(n) for n in (1, 2, 3, 4)))
         return [*first, await doubled(5)]
 

@@ -1,4 +1,4 @@
-"""Binary HTTP: the RFC's examples, round trips, and everything else refused."""
+"""Binary HTTP: the RFC's examples, round trips, and rejection of other bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import LocalProtocolError, RemoteProtocolError
-from shoal.transport.bhttp import MAX_HEADER_BYTES, MAX_HEADERS, Answer, Request, padded_size
+from shoal.transport.bhttp import (
+    MAX_HEADER_BYTES,
+    MAX_HEADERS,
+    BinaryRequest,
+    BinaryResponse,
+    compute_padded_size,
+)
 
 HELLO = bytes.fromhex(
     "0003474554056874747073000a2f68656c6c6f2e747874406c0a757365722d6167656e74346375726c2f372e31362e33206c69626375726c2f372e31362e33"
@@ -15,18 +21,22 @@ HELLO = bytes.fromhex(
     "06656e2c206d690000"
 )
 """RFC 9292, figure 8."""
-CRLF = bytes.fromhex("0140c8001d5468697320636f6e74656e7420636f6e7461696e732043524c462e0d0a0d07747261696c65720474657874")
+CRLF = bytes.fromhex(
+    "0140c8001d5468697320636f6e74656e7420636f6e7461696e732043524c462e0d0a0d07747261696c65720474657874"
+)
 """RFC 9292, figure 13: with a trailer."""
 
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789-!#$%&'*+.^_`|~", min_size=1, max_size=40)
 VALUES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=60)
 HEADERS = st.lists(st.tuples(NAMES, VALUES), max_size=4).map(tuple)
-PATHS = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=60).map("/{}".format)
+PATHS = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=60).map(
+    "/{}".format
+)
 
 
-def test_the_request_of_the_rfc_byte_for_byte() -> None:
-    request = Request.from_bytes(HELLO)
-    assert request == Request(
+def test_request_matches_rfc_example() -> None:
+    request = BinaryRequest.from_bytes(HELLO)
+    assert request == BinaryRequest(
         "GET",
         "/hello.txt",
         (
@@ -38,50 +48,72 @@ def test_the_request_of_the_rfc_byte_for_byte() -> None:
     assert request.to_bytes() == HELLO
 
 
-def test_the_answer_of_the_rfc() -> None:
-    answer = Answer.from_bytes(CRLF)
-    assert answer == Answer(200, (), b"This content contains CRLF.\r\n")
+def test_response_matches_rfc_example() -> None:
+    answer = BinaryResponse.from_bytes(CRLF)
+    assert answer == BinaryResponse(200, (), b"This content contains CRLF.\r\n")
     # Ours has no trailers.
     assert answer.to_bytes() == CRLF[:34] + b"\x00"
 
 
-def test_a_message_may_end_before_what_is_empty() -> None:
-    request = Request("GET", "/", authority="example.com")
+def test_message_may_omit_empty_parts_at_end() -> None:
+    request = BinaryRequest("GET", "/", authority="example.com")
     cut = bytes.fromhex("00034745540568747470730b6578616d706c652e636f6d012f")
     assert request.to_bytes() == cut + bytes(3)
-    assert [Request.from_bytes(cut + bytes(n)) for n in (0, 1, 2, 3, 4, 1000)] == [request] * 6
-    assert [Answer.from_bytes(bytes.fromhex("0140c8") + bytes(n)) for n in (0, 1, 2, 3, 4)] == [Answer(200)] * 5
+    assert [BinaryRequest.from_bytes(cut + bytes(n)) for n in (0, 1, 2, 3, 4, 1000)] == [
+        request
+    ] * 6
+    assert [
+        BinaryResponse.from_bytes(bytes.fromhex("0140c8") + bytes(n)) for n in (0, 1, 2, 3, 4)
+    ] == [BinaryResponse(200)] * 5
 
 
-def test_what_only_informs_is_dropped_if_it_is_not_much() -> None:
+def test_informational_responses_are_dropped_up_to_limit() -> None:
     informing = bytes.fromhex("40670a046c696e6b043c2f613e")
-    assert Answer.from_bytes(b"\x01" + informing * 2 + bytes.fromhex("40c800026162")) == Answer(200, (), b"ab")
+    assert BinaryResponse.from_bytes(
+        b"\x01" + informing * 2 + bytes.fromhex("40c800026162")
+    ) == BinaryResponse(200, (), b"ab")
     with pytest.raises(RemoteProtocolError, match="MSG-005"):
-        Answer.from_bytes(b"\x01" + informing * 5 + bytes.fromhex("40c8"))
+        BinaryResponse.from_bytes(b"\x01" + informing * 5 + bytes.fromhex("40c8"))
     with pytest.raises(RemoteProtocolError, match="MSG-005"):
-        Answer.from_bytes(b"\x01" + informing)
+        BinaryResponse.from_bytes(b"\x01" + informing)
 
 
-@given(st.sampled_from(["GET", "POST"]), PATHS, HEADERS, st.binary(max_size=600), st.sampled_from(["", "a.example:8700"]))
-def test_requests_come_back(method: str, path: str, headers: tuple[tuple[str, str], ...], body: bytes, authority: str) -> None:
-    request = Request(method, path, headers, body, authority=authority)
+@given(
+    st.sampled_from(["GET", "POST"]),
+    PATHS,
+    HEADERS,
+    st.binary(max_size=600),
+    st.sampled_from(["", "a.example:8700"]),
+)
+def test_request_round_trip(
+    method: str, path: str, headers: tuple[tuple[str, str], ...], body: bytes, authority: str
+) -> None:
+    request = BinaryRequest(method, path, headers, body, authority=authority)
     plain = request.to_bytes()
-    padded = request.to_bytes(padded_size(len(plain)))
-    assert Request.from_bytes(plain) == Request.from_bytes(padded) == request
+    padded = request.to_bytes(compute_padded_size(len(plain)))
+    assert BinaryRequest.from_bytes(plain) == BinaryRequest.from_bytes(padded) == request
     assert len(padded) % 1024 == 0 and padded.startswith(plain)
 
 
 @given(st.integers(200, 599), HEADERS, st.binary(max_size=600))
-def test_answers_come_back(status: int, headers: tuple[tuple[str, str], ...], body: bytes) -> None:
-    answer = Answer(status, headers, body)
-    assert Answer.from_bytes(answer.to_bytes()) == Answer.from_bytes(answer.to_bytes() + bytes(7)) == answer
+def test_response_round_trip(
+    status: int, headers: tuple[tuple[str, str], ...], body: bytes
+) -> None:
+    answer = BinaryResponse(status, headers, body)
+    assert (
+        BinaryResponse.from_bytes(answer.to_bytes())
+        == BinaryResponse.from_bytes(answer.to_bytes() + bytes(7))
+        == answer
+    )
 
 
 @given(
-    st.binary(max_size=60) | st.binary(max_size=60).map(lambda data: HELLO[:20] + data) | st.binary(max_size=60).map(lambda d: CRLF[:3] + d)
+    st.binary(max_size=60)
+    | st.binary(max_size=60).map(lambda data: HELLO[:20] + data)
+    | st.binary(max_size=60).map(lambda d: CRLF[:3] + d)
 )
-def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
-    for kind in (Request, Answer):
+def test_decoding_any_bytes_returns_message_or_protocol_error(data: bytes) -> None:
+    for kind in (BinaryRequest, BinaryResponse):
         try:
             message = kind.from_bytes(data)
         except RemoteProtocolError as error:
@@ -90,10 +122,22 @@ def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
             assert kind.from_bytes(message.to_bytes()) == message
 
 
-def test_integers_of_other_lengths_are_read() -> None:
-    long = bytes.fromhex("400080000003") + b"GET" + bytes.fromhex("c000000000000005") + b"https" + bytes.fromhex("0001") + b"/"
-    assert Request.from_bytes(long) == Request("GET", "/")
-    assert len(Request.from_bytes(Request("POST", "/", body=bytes(70_000)).to_bytes()).body) == 70_000
+def test_integers_of_all_lengths_are_read() -> None:
+    long = (
+        bytes.fromhex("400080000003")
+        + b"GET"
+        + bytes.fromhex("c000000000000005")
+        + b"https"
+        + bytes.fromhex("0001")
+        + b"/"
+    )
+    assert BinaryRequest.from_bytes(long) == BinaryRequest("GET", "/")
+    assert (
+        len(
+            BinaryRequest.from_bytes(BinaryRequest("POST", "/", body=bytes(70_000)).to_bytes()).body
+        )
+        == 70_000
+    )
 
 
 def with_headers(section: bytes) -> bytes:
@@ -114,7 +158,9 @@ BAD = {
     "a path with a line's end": b"\x00\x03GET\x05https\x00\x03/\r\n",
     "a path that is not ASCII": b"\x00\x03GET\x05https\x00\x03/\xc3\xbc",
     "an authority with a name": b"\x00\x03GET\x05https\x04me@a\x01/",
-    "a path that is too long": Request("GET", "/").to_bytes()[:-4] + b"\x48\x01/" + b"a" * 2048,
+    "a path that is too long": BinaryRequest("GET", "/").to_bytes()[:-4]
+    + b"\x48\x01/"
+    + b"a" * 2048,
     "non-zero padding": HELLO + b"\x00\x01",
     "a name in capitals": with_headers(b"\x01A\x01a"),
     "no name": with_headers(b"\x00\x01a"),
@@ -128,28 +174,43 @@ BAD = {
     "a body that is cut short": with_headers(b"") + b"\x05abcd",
     "an integer that is cut short": with_headers(b"") + b"\x40",
     "a body beyond all measure": with_headers(b"") + b"\xff" * 8,
-    "headers that are too long": HELLO[:23] + (MAX_HEADER_BYTES + 1 | 2 << 30).to_bytes(4, "big") + bytes(MAX_HEADER_BYTES + 1),
-    "too many headers": HELLO[:23] + (4 * (MAX_HEADERS + 1) | 1 << 14).to_bytes(2, "big") + b"\x01a\x01b" * (MAX_HEADERS + 1),
+    "headers that are too long": HELLO[:23]
+    + (MAX_HEADER_BYTES + 1 | 2 << 30).to_bytes(4, "big")
+    + bytes(MAX_HEADER_BYTES + 1),
+    "too many headers": HELLO[:23]
+    + (4 * (MAX_HEADERS + 1) | 1 << 14).to_bytes(2, "big")
+    + b"\x01a\x01b" * (MAX_HEADERS + 1),
     "bad trailers": with_headers(b"") + b"\x00\x02\x01A",
 }
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_no_request_is_refused(name: str) -> None:
+def test_from_bytes_rejects_invalid_request(name: str) -> None:
     with pytest.raises(RemoteProtocolError, match="MSG-005"):
-        Request.from_bytes(BAD[name])
+        BinaryRequest.from_bytes(BAD[name])
 
 
 @pytest.mark.parametrize(
-    "data", [b"", HELLO, b"\x01", b"\x01\x40", b"\x01\x05", b"\x01\x42\x58", b"\x01\x40\xc8\x00\x05abcd", CRLF + b"a", CRLF[:-1]]
+    "data",
+    [
+        b"",
+        HELLO,
+        b"\x01",
+        b"\x01\x40",
+        b"\x01\x05",
+        b"\x01\x42\x58",
+        b"\x01\x40\xc8\x00\x05abcd",
+        CRLF + b"a",
+        CRLF[:-1],
+    ],
 )
-def test_what_is_no_answer_is_refused(data: bytes) -> None:
+def test_from_bytes_rejects_invalid_response(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="MSG-005"):
-        Answer.from_bytes(data)
+        BinaryResponse.from_bytes(data)
 
 
-def test_a_message_that_is_too_large_is_refused_unread() -> None:
-    for kind in (Request, Answer):
+def test_from_bytes_rejects_too_large_message() -> None:
+    for kind in (BinaryRequest, BinaryResponse):
         with pytest.raises(RemoteProtocolError, match="MSG-001"):
             kind.from_bytes(bytes(101), max_bytes=100)
 
@@ -157,23 +218,25 @@ def test_a_message_that_is_too_large_is_refused_unread() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Request("get", "/"),
-        Request("GET", "a"),
-        Request("GET", "/", scheme="ftp"),
-        Request("GET", "/", authority="me@a"),
-        Request("GET", "/", (("A", "a"),)),
-        Request("GET", "/", (("a", "a\r\nb: c"),)),
-        Request("GET", "/", (("a", "b"),) * (MAX_HEADERS + 1)),
-        Request("GET", "/", (("a", "b" * MAX_HEADER_BYTES),)),
-        Answer(100),
-        Answer(600),
+        BinaryRequest("get", "/"),
+        BinaryRequest("GET", "a"),
+        BinaryRequest("GET", "/", scheme="ftp"),
+        BinaryRequest("GET", "/", authority="me@a"),
+        BinaryRequest("GET", "/", (("A", "a"),)),
+        BinaryRequest("GET", "/", (("a", "a\r\nb: c"),)),
+        BinaryRequest("GET", "/", (("a", "b"),) * (MAX_HEADERS + 1)),
+        BinaryRequest("GET", "/", (("a", "b" * MAX_HEADER_BYTES),)),
+        BinaryResponse(100),
+        BinaryResponse(600),
     ],
 )
-def test_what_cannot_be_sent_is_our_own_fault(message: Request | Answer) -> None:
+def test_to_bytes_raises_local_error_for_invalid_message(
+    message: BinaryRequest | BinaryResponse,
+) -> None:
     with pytest.raises(LocalProtocolError, match="MSG-007"):
         message.to_bytes()
 
 
-def test_what_does_not_fit_is_not_padded() -> None:
+def test_to_bytes_rejects_message_larger_than_size() -> None:
     with pytest.raises(LocalProtocolError, match="MSG-007"):
-        Request("GET", "/").to_bytes(10)
+        BinaryRequest("GET", "/").to_bytes(10)

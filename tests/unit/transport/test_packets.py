@@ -1,4 +1,4 @@
-"""Packets: one form, one size."""
+"""Packets: one format, one size."""
 
 import pytest
 from hypothesis import given
@@ -6,13 +6,14 @@ from hypothesis import strategies as st
 
 from shoal.errors import LocalProtocolError, RemoteProtocolError
 from shoal.messages.codec import encode
-from shoal.protocols.anonml.analysis import asked, report_bytes
-from shoal.protocols.anonml.messages import Answer
-from shoal.study.anonml import script_of
-from shoal.study.load import parse
+from shoal.protocols.anonml.analysis import report_bytes, summarise_questions
+from shoal.protocols.anonml.messages import AnonMLAnswer
+from shoal.study.anonml import build_script
+from shoal.study.delivery import HEAD_BYTES, PACKET_MULTIPLE, compute_packet_size
+from shoal.study.loader import parse_study_text
 from shoal.study.manifest import Manifest
-from shoal.study.templates import study_text
-from shoal.transport.packets import GRAIN, HEAD_BYTES, TOKEN_BYTES, Packet, packet_size
+from shoal.study.starters import read_starter
+from shoal.transport.packets import TOKEN_BYTES, Packet
 
 SIZE = 640
 TOKEN = bytes(range(256)) * 2
@@ -20,7 +21,7 @@ ONE = Packet(TOKEN[:TOKEN_BYTES], 7, b"an answer")
 
 
 @given(st.binary(max_size=SIZE - HEAD_BYTES), st.integers(0, (1 << 32) - 1))
-def test_a_packet_is_read_as_it_was_written(answer, place):
+def test_packet_round_trip(answer, place):
     packet = Packet(TOKEN[:TOKEN_BYTES], place, answer)
     data = packet.to_bytes(SIZE)
     assert len(data) == SIZE
@@ -39,28 +40,40 @@ def test_a_packet_is_read_as_it_was_written(answer, place):
         lambda data: data[: HEAD_BYTES - 1] + b"\x08" + data[HEAD_BYTES:],
     ],
 )
-def test_anything_else_is_no_packet(change):
+def test_from_bytes_rejects_other_bytes(change):
     with pytest.raises(RemoteProtocolError, match="not a packet"):
         Packet.from_bytes(change(ONE.to_bytes(SIZE)), SIZE)
 
 
 @pytest.mark.parametrize(
-    "packet", [Packet(TOKEN, 0, b""), Packet(b"", 0, b""), Packet(TOKEN[:TOKEN_BYTES], 0, bytes(SIZE - HEAD_BYTES + 1))]
+    "packet",
+    [
+        Packet(TOKEN, 0, b""),
+        Packet(b"", 0, b""),
+        Packet(TOKEN[:TOKEN_BYTES], 0, bytes(SIZE - HEAD_BYTES + 1)),
+    ],
 )
-def test_what_does_not_fit_is_not_sent(packet):
+def test_to_bytes_rejects_too_long_answer(packet):
     with pytest.raises(LocalProtocolError, match="does not fit"):
         packet.to_bytes(SIZE)
 
 
-def test_every_answer_of_a_study_fits_and_no_size_tells_which_it_is():
-    manifest = Manifest(parse(study_text("anonml")))
-    script, size = script_of(manifest.study, manifest.digest), packet_size(manifest)
-    assert size % GRAIN == 0
+def test_all_answers_of_a_study_fit_into_packets_of_one_size():
+    manifest = Manifest(parse_study_text(read_starter("anonml")))
+    script = build_script(manifest.study, manifest.digest)
+    size = compute_packet_size(script)
+    assert size % PACKET_MULTIPLE == 0
     sizes = set()
-    for one in asked(script):
+    for one in summarise_questions(script):
         mechanism = one.question.mechanism
         assert mechanism is not None
         report = bytes(report_bytes(mechanism.name, mechanism.cardinality))
-        answer = Answer(study=manifest.digest, ticket=bytes(32), phase=script.n_phases - 1, question=23, report=report)
+        answer = AnonMLAnswer(
+            study=manifest.digest,
+            ticket=bytes(32),
+            phase=script.n_phases - 1,
+            question=23,
+            report=report,
+        )
         sizes.add(len(Packet(TOKEN[:TOKEN_BYTES], 0, encode(answer)).to_bytes(size)))
     assert sizes == {size}

@@ -1,17 +1,24 @@
-"""What a coordinator's store owes, whichever it is; one suite of tests runs against all of them.
+"""Store interface: records and operations.
 
-A store keeps, for each study: its manifest, who is enrolled, which tickets were issued, the aggregator's state and alarms, what was
-accepted and is not folded into the state yet, the names of submissions, letters for participants, and totals. And for each scope of
-anonymous credentials, which one study has or all of an epoch, who has registered for one.
+The coordinator uses it through `SqlStore`; `tests/contract/test_store.py` runs one suite against
+every store. A store contains, for each study: the manifest, enrolments, issued tickets, the
+aggregator's state and alarms, accepted inputs that are not yet applied to the state, names of
+submissions, messages to participants, and totals. For each scope of anonymous credentials (one
+study, or all studies of an epoch) it contains the registrations.
 
-- Every call is one transaction, durable when it returns. Any number of processes may use one store.
-- What is accepted is folded into the state once: `save` writes the new state and deletes what went into it together.
-- A study is stepped by one process at a time, under a lease. The lease has a term that grows whenever it changes hands; `save` under an
-  old term does nothing. So a process that slept through its lease cannot write, whatever any clock says.
-- It keeps as little as it can. No row has a time or a number that says when it came, but for letters, which the coordinator wrote. An
-  enrolment is not linked to a ticket, nor a ticket to what was submitted under it: these are sets, kept by digests alone. A registration
-  says who is a member, and nothing that is submitted by means of it. What a participant submitted is deleted, and overwritten where the
-  database can, when it is folded in.
+A change must keep these rules:
+
+- Every call is one transaction, durable when it returns. Several processes may use one store.
+- Each accepted input is applied to the state once: `save` writes the new state and deletes the
+  applied inputs in one transaction.
+- One process at a time steps a study, under a lease. The lease has a term that grows whenever it
+  changes hands, and `save` under an old term does nothing. A process that slept past the end of
+  its lease cannot write, even if clocks are wrong.
+- It stores as little as possible. No row has a time or number that shows when it arrived, except
+  messages, which the coordinator wrote. An enrolment is not linked to a ticket, nor a ticket to
+  submissions under it: these are sets of digests. A registration shows who is a member, and
+  nothing about submissions. Inputs are deleted, and overwritten if the database can, when they are
+  applied.
 - Time is an argument: milliseconds since 1970.
 """
 
@@ -23,51 +30,52 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal, Self
 
-from shoal.transport.forms import Letter, Status
+from shoal.transport.api import QueuedMessage, Status
 
-Accepted = Literal["accepted", "repeated", "conflict", "over", "replayed", "unissued"]
-"""What became of a submission: it is in; it was in before; other bytes are in under its name; the study has ended; its nonce was used; its
-ticket was not issued."""
+SubmissionOutcome = Literal["accepted", "repeated", "conflict", "over", "replayed", "unissued"]
+"""Outcome of a submission: it is stored; the same bytes were stored before; different bytes are
+stored under its name; the study has ended; its nonce was used; its ticket was not issued.
+"""
 
 
-LARGEST = (1 << 63) - 1
-"""A number that a participant sends may be larger than any that a database knows."""
+LARGEST_NUMBER = (1 << 63) - 1
+"""Largest number of the databases; a participant may send a larger one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Secrets:
-    """What a coordinator keeps of itself: SHA-256 of the analyst's key, and the seed of the key that signs manifests."""
+class CoordinatorSecrets:
+    """SHA-256 of the analyst's key, and the seed of the key that signs manifests."""
 
     analyst_digest: bytes
     signing_seed: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Hosted:
-    """A study as it is served.
+class StudyRecord:
+    """A study as the store has it.
 
     Parameters
     ----------
-    digest, manifest
-        The digest in hexadecimal, and the manifest's bytes.
-    opened, patience
-        When it was published, and how long a phase or step waits: milliseconds.
+    digest
+        Hexadecimal digits.
+    opened, phase_timeout
+        Time of publication, and how long a phase or step waits for answers: milliseconds.
     by_invitation
         Whether an invitation is needed to enrol.
     seats
-        Names that participants are given in the order in which they enrol; None where names do not matter.
+        Names for participants in the order of enrolment; None if names have no meaning.
     queries
-        What the analyst asks besides, as the protocol encodes it; empty for nothing.
-    status, result, reason
-        How it stands; the model, as the bytes of JSON, once there is one; why there is none.
+        The analyst's free counts, as the protocol encodes them; may be empty.
+    result, reason
+        The model as JSON, when there is one; why the study ended without one.
     scope
-        Which credentials count in it, where packets are admitted by tokens; None where they are not.
+        The scope of the credentials that are valid, if packets are admitted by tokens.
     """
 
     digest: str
     manifest: bytes
     opened: int
-    patience: int
+    phase_timeout: int
     by_invitation: bool = False
     seats: tuple[str, ...] | None = None
     queries: bytes = b""
@@ -78,22 +86,72 @@ class Hosted:
 
 
 @dataclass(frozen=True, slots=True)
-class Incoming:
-    """What a participant sends for the aggregator.
+class NewEnrolment:
+    """A participant who enrols.
+
+    Parameters
+    ----------
+    key
+        The participant's public key.
+    name
+        A name of the roster; None for the next free seat, or, if there are no seats, for a name
+        made from the key.
+    ticket
+        SHA-256 of the ticket that the participant has drawn; None if the study has no tickets.
+    invitation
+        SHA-256 of the invitation code, which can be used once.
+    nonce, expires
+        Nonce of the signed request, stored until ``expires``: a replay must not undo a later
+        `Store.leave`. It is not stored if the enrolment is rejected.
+    answers
+        Number of answers that can arrive under the ticket, by phase. They are added to the
+        expected answers, and the study wakes.
+    """
+
+    key: bytes
+    name: str | None = None
+    ticket: bytes | None = None
+    invitation: bytes | None = None
+    nonce: bytes | None = None
+    expires: int = 0
+    answers: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NewRegistration:
+    """A participant who registers for a credential; see `NewEnrolment` for the other fields.
+
+    Parameters
+    ----------
+    commitment, issued
+        SHA-256 of the commitment, and the issuer's signature for it: stored unless the key has
+        registered before.
+    """
+
+    key: bytes
+    commitment: bytes
+    issued: bytes
+    invitation: bytes | None = None
+    nonce: bytes | None = None
+    expires: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A message or packet for the aggregator.
 
     Parameters
     ----------
     sender
-        The name of an enrolled participant; empty for what came anonymously.
-    payload
-        The message's bytes.
+        The name of an enrolled participant; empty if it was sent anonymously.
     name, digest
-        SHA-256 of the submission's name (sender, type and name, or type and name where it is anonymous), and of the payload, with a token
-        also of its pseudonym; None for a message that may come as often as it likes.
+        SHA-256 of the submission's name (sender, type and name; type and name if anonymous), and of
+        the payload, with a token also of its pseudonym; None for a message that may be sent any
+        number of times.
     nonce
-        Of a signed request; None for an anonymous one.
+        Nonce of a signed request; None for an anonymous one.
     ticket
-        SHA-256 of the ticket without which it is not accepted; None where it needs none.
+        SHA-256 of the ticket that it needs; None if it needs none.
     """
 
     sender: str
@@ -105,8 +163,8 @@ class Incoming:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """The name of something that is not kept, and digests of its bytes and of the ticket that it needs, if it needs one."""
+class SubmissionName:
+    """The name of a submission that is not stored, with digests of its bytes and its ticket."""
 
     name: bytes
     digest: bytes
@@ -114,8 +172,8 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What was accepted and is not folded in yet, under a number that means nothing but its place in the queue."""
+class PendingInput:
+    """An accepted input that is not yet applied; the number is only its position in the queue."""
 
     number: int
     sender: str
@@ -124,17 +182,17 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """All that the next steps of a study need. ``state`` is None for one that was never started."""
+class StudySnapshot:
+    """Everything that the next steps of a study need; ``state`` is None before the first step."""
 
     state: bytes | None
-    held: tuple[Held, ...]
+    inputs: tuple[PendingInput, ...]
     alarms: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """How a study ends: done with a result, or failed or closed with a reason."""
+class StudyOutcome:
+    """How a study ended: done with a result, or failed or closed with a reason."""
 
     status: Status
     result: bytes | None = None
@@ -142,40 +200,46 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
-    """What came of some steps, to be saved together.
+class StepResult:
+    """Effects of one or more steps, which are saved together.
 
     Parameters
     ----------
-    state
-        The state after them.
-    taken
-        Numbers of what was folded in, or was rejected: it is deleted.
-    freed
-        Names of submissions that were rejected, which others may use.
-    letters
+    input_numbers
+        Numbers of inputs that were applied or rejected; they are deleted.
+    freed_names
+        Names of rejected submissions, which can be used again.
+    messages
         Recipient, or None for everyone, and bytes.
-    alarms, rung
-        Times to wake at, and times that have passed.
-    rejected
-        How many were rejected, by code.
-    ending
-        How the study ended, if it did.
+    alarms, fired_alarms
+        New times to wake the study at, and times that have passed.
+    rejection_counts
+        Number of rejected inputs by error code.
+    outcome
+        How the study ended; None if it is open.
     """
 
     state: bytes
-    taken: tuple[int, ...] = ()
-    freed: tuple[bytes, ...] = ()
-    letters: tuple[tuple[str | None, bytes], ...] = ()
+    input_numbers: tuple[int, ...] = ()
+    freed_names: tuple[bytes, ...] = ()
+    messages: tuple[tuple[str | None, bytes], ...] = ()
     alarms: tuple[int, ...] = ()
-    rung: tuple[int, ...] = ()
-    rejected: Mapping[str, int] = field(default_factory=dict)
-    ending: Ending | None = None
+    fired_alarms: tuple[int, ...] = ()
+    rejection_counts: Mapping[str, int] = field(default_factory=dict)
+    outcome: StudyOutcome | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
-    """How many are enrolled, or are members of the study's scope; how many were accepted, and were refused by code."""
+class StudyTotals:
+    """Counts of a study.
+
+    Parameters
+    ----------
+    enrolled
+        Enrolled participants, or members of the study's scope.
+    refused
+        Rejected requests by error code.
+    """
 
     enrolled: int
     accepted: int
@@ -184,208 +248,203 @@ class Totals:
 
 
 class Store(ABC):
-    """The studies of one coordinator. A study is named by the digest of its manifest, in hexadecimal."""
+    """The studies of one coordinator, by the digest of the manifest in hexadecimal."""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of it; nothing is lost if this never happens."""
+        """Close all connections; nothing is lost if this is never called."""
 
     @abstractmethod
     def ping(self) -> None:
-        """`StoreError` where it cannot be used at present."""
+        """Raise `StoreError` if the store cannot be used at present."""
 
     @abstractmethod
-    def secrets(self, offered: Secrets) -> Secrets:
-        """What the coordinator keeps of itself: what it has, or else what is offered, which it then keeps for ever."""
+    def keep_secrets(self, offered: CoordinatorSecrets) -> CoordinatorSecrets:
+        """Return the stored secrets; store the offered ones if there are none."""
 
     @abstractmethod
-    def publish(self, hosted: Hosted, invitations: Sequence[bytes] = ()) -> bool:
-        """Begin a study, with digests of invitations; False, and nothing changed, where it is there already."""
+    def publish(self, record: StudyRecord, invitations: Sequence[bytes] = ()) -> bool:
+        """Add a study with digests of invitations; return False if the store has it already."""
 
     @abstractmethod
-    def studies(self) -> tuple[Hosted, ...]:
-        """All studies, in the order of their publication."""
+    def list_studies(self) -> tuple[StudyRecord, ...]:
+        """Return all studies, in the order of their publication."""
 
     @abstractmethod
-    def study(self, study: str) -> Hosted | None:
-        """One of them."""
+    def find_study(self, study: str) -> StudyRecord | None:
+        """Return a study; None if it is unknown."""
 
     @abstractmethod
-    def enrol(
-        self,
-        study: str,
-        key: bytes,
-        name: str | None,
-        ticket: bytes | None,
-        invitation: bytes | None,
-        nonce: bytes | None = None,
-        expires: int = 0,
-        answers: Sequence[int] = (),
-    ) -> str:
-        """Enrol a key; the name it has from now on. Enrolling again changes nothing and gives the same name.
-
-        Parameters
-        ----------
-        study, key
-            An open study, and the participant's public key.
-        name
-            A name from the roster; None for the next free seat, or, where there are no seats, for one made of the key.
-        ticket
-            SHA-256 of the ticket that the participant has drawn; None where there are no tickets.
-        invitation
-            SHA-256 of the invitation's code, which is used up.
-        nonce, expires
-            Of the signed request, remembered until then: it must not undo a later leave. Forgotten where the enrolment is refused.
-        answers
-            How many answers can come under the ticket in each phase: they are added to what is expected, and the study wakes.
+    def enrol(self, study: str, enrolment: NewEnrolment) -> str:
+        """Enrol a key in an open study and return its name; enrolling again changes nothing.
 
         Raises
         ------
         RemoteProtocolError
-            ``ENROL-001``: no such invitation, or it was used; no free seat; the study has ended. ``ENROL-002``: another ticket than
-            before, or one that somebody else has. ``AUTH-005``: the nonce was used.
+            ``ENROL-001``: the invitation does not exist or was used, there is no free seat, or the
+            study has ended. ``ENROL-002``: the participant has enrolled with another ticket, or
+            somebody else has this one. ``AUTH-005``: the nonce was used.
         """
 
     @abstractmethod
-    def registered(self, study: str, key: bytes, commitment: bytes) -> bytes | None:
-        """What was issued to a key in a study's scope for this commitment; None for a key that has not registered.
+    def find_issued(self, study: str, key: bytes, commitment: bytes) -> bytes | None:
+        """Return the credential of a key in a study's scope; None if it has not registered.
 
         Raises
         ------
         RemoteProtocolError
-            ``ENROL-002``: it has registered with another commitment.
+            ``ENROL-002``: the key has registered with another commitment.
         """
 
     @abstractmethod
-    def register(
-        self,
-        study: str,
-        key: bytes,
-        commitment: bytes,
-        issued: bytes,
-        invitation: bytes | None,
-        nonce: bytes | None = None,
-        expires: int = 0,
-    ) -> tuple[str, bytes]:
-        """Register a key for a credential of a study's scope, and enrol it; its name, and what is issued to it from now on.
+    def register(self, study: str, registration: NewRegistration) -> tuple[str, bytes]:
+        """Register a key in an open study's scope, enrol it, return its name and credential.
 
-        Registering again changes nothing and gives the same, in every study of the scope, and needs no second invitation. It is never
-        undone, also not by `leave`: else one person could have two credentials. An invitation to any study of the scope will do.
-
-        Parameters
-        ----------
-        study, key
-            An open study that has a scope, and the participant's public key.
-        commitment, issued
-            SHA-256 of the commitment, and what the issuer has signed for it: kept where the key has not registered before.
-        invitation, nonce, expires
-            As for `enrol`.
+        Registering again changes nothing and returns the same, in every study of the scope, and
+        needs no second invitation. A registration is never deleted, not even by `leave`: otherwise
+        one person could have two credentials. An invitation to any study of the scope is valid.
 
         Raises
         ------
         RemoteProtocolError
-            ``ENROL-001``: no such invitation, or it was used; the study has ended. ``ENROL-002``: another commitment than before.
-            ``AUTH-005``: the nonce was used.
+            ``ENROL-001``: the invitation does not exist or was used, or the study has ended.
+            ``ENROL-002``: the key has registered with another commitment. ``AUTH-005``: the nonce
+            was used.
         """
 
     @abstractmethod
-    def members(self, study: str, after: bytes = b"", most: int = LARGEST) -> tuple[bytes, ...]:
-        """The public keys of all who have registered in a study's scope, in the order of their digits; none where it has no scope.
+    def list_members(
+        self, study: str, after: bytes = b"", most: int = LARGEST_NUMBER
+    ) -> tuple[bytes, ...]:
+        """Return up to ``most`` keys registered in a study's scope after ``after``, sorted.
 
-        Up to so many, after one of them.
+        The list is empty if the study has no scope.
         """
 
     @abstractmethod
-    def submitted(self, study: str, after: bytes = b"", most: int = LARGEST) -> tuple[bytes, ...]:
-        """The names of submissions that are in, in the order of their digits: up to so many, after one of them.
+    def list_submissions(
+        self, study: str, after: bytes = b"", most: int = LARGEST_NUMBER
+    ) -> tuple[bytes, ...]:
+        """Return up to ``most`` names of stored submissions after ``after``, sorted.
 
-        Those of a study with a scope stay after its end.
+        Names of a study with a scope remain after its end.
         """
 
     @abstractmethod
-    def told(self, study: str, number: int, after: bytes, most: int) -> tuple[bytes, ...]:
-        """The names of submissions that were in when this list of them, or one of a larger number, was first asked for."""
+    def list_frozen_submissions(
+        self, study: str, number: int, after: bytes, most: int
+    ) -> tuple[bytes, ...]:
+        """Return the names that were stored when list ``number`` was first requested.
 
-    @abstractmethod
-    def expected(self, study: str) -> tuple[int, Mapping[int, int]]:
-        """How many have enrolled, and how many answers can come from all of them together under tickets: phase -> answers.
-
-        In a study that has a scope, how many are its members.
+        A request for a list with a larger number freezes this list too.
         """
 
     @abstractmethod
-    def name_of(self, study: str, key: bytes) -> str | None:
-        """The name of an enrolled key; None for one that is not, or has left."""
+    def count_expected(self, study: str) -> tuple[int, Mapping[int, int]]:
+        """Return the number of participants, and of answers under their tickets by phase.
+
+        Participants are those who have enrolled, or the members of the study's scope.
+        """
+
+    @abstractmethod
+    def find_name(self, study: str, key: bytes) -> str | None:
+        """Return the name of an enrolled key; None if it has not enrolled or has left."""
 
     @abstractmethod
     def leave(self, study: str, key: bytes, nonce: bytes, expires: int) -> bool:
-        """Forget an enrolment; the seat stays taken, and what was sent stays sent. False where the nonce was used."""
+        """Delete an enrolment; return False if the nonce was used.
 
-    @abstractmethod
-    def use_many(self, study: str, named: Sequence[Named]) -> tuple[Accepted, ...]:
-        """Note names with the digests of what came under them, in one transaction; what became of each.
-
-        For DDML's updates, which are not kept.
+        The seat stays taken, and submissions stay.
         """
 
     @abstractmethod
-    def accept(self, study: str, incoming: Sequence[Incoming], expires: int) -> tuple[Accepted, ...]:
-        """Take submissions in, all in one transaction; what became of each. Nonces are remembered until they expire."""
+    def use_names(
+        self, study: str, names: Sequence[SubmissionName]
+    ) -> tuple[SubmissionOutcome, ...]:
+        """Store names with digests in one transaction; return the outcome of each.
+
+        For DDML's updates, which are not stored.
+        """
 
     @abstractmethod
-    def refuse(self, study: str, code: str, n: int = 1) -> None:
-        """Count refusals."""
+    def accept(
+        self, study: str, submissions: Sequence[Submission], expires: int
+    ) -> tuple[SubmissionOutcome, ...]:
+        """Store submissions in one transaction; return the outcome of each.
+
+        Nonces are stored until they expire.
+        """
 
     @abstractmethod
-    def due(self, now: int) -> tuple[str, ...]:
-        """Open studies that have not begun, have something to fold in, or whose alarm has rung."""
+    def count_rejections(self, study: str, code: str, n: int = 1) -> None:
+        """Add to the number of rejections with a code."""
+
+    @abstractmethod
+    def list_due(self, now: int) -> tuple[str, ...]:
+        """Return open studies that have not begun, have inputs, or have an alarm that is due."""
 
     @abstractmethod
     def lease(self, study: str, holder: str, now: int, until: int) -> int | None:
-        """Take the lease of a study; its term, or None where another holds it."""
+        """Take the lease of a study; return its term, or None if another holder has it."""
 
     @abstractmethod
     def renew(self, study: str, holder: str, term: int, until: int) -> bool:
-        """Have a lease last longer; False where it was given back, or is another's by now."""
+        """Extend a lease; return False if it was released or another holder has it."""
 
     @abstractmethod
     def release(self, study: str, holder: str) -> None:
-        """Give a lease back, so that others need not wait for its end."""
+        """Release a lease, so that others need not wait until it expires."""
 
     @abstractmethod
-    def load(self, study: str, now: int, most: int) -> Loaded:
-        """The state, up to so many of what is held, in the order in which it came, and alarms up to now."""
+    def load(self, study: str, now: int, most: int) -> StudySnapshot:
+        """Return the state, up to ``most`` inputs in order of arrival, and the alarms until now."""
 
     @abstractmethod
-    def save(self, study: str, term: int, folded: Folded) -> bool:
-        """Save what came of some steps; False, and nothing changed, where the lease is of another term or the study has ended."""
+    def save(self, study: str, term: int, result: StepResult) -> bool:
+        """Save the effects of steps.
+
+        Return False and change nothing if the lease has another term or the study has ended.
+        """
 
     @abstractmethod
-    def end(self, study: str, ending: Ending) -> bool:
-        """End an open study at once, as the analyst's closing does: what is held is deleted. False where it had ended."""
+    def end(self, study: str, outcome: StudyOutcome) -> bool:
+        """End an open study immediately and delete its inputs; return False if it had ended."""
 
     @abstractmethod
-    def latest(self, study: str) -> int:
-        """The number of the last letter, to a participant or to everyone; 0 for none."""
+    def find_last_number(self, study: str) -> int:
+        """Return the number of the last message, to a participant or to everyone; 0 for none."""
 
     @abstractmethod
-    def letters(self, study: str, name: str | None, after: int, most_bytes: int) -> tuple[Letter, ...]:
-        """Letters to everyone, and to a participant, of larger numbers, in order; one if there is any, then up to so many bytes."""
+    def list_messages(
+        self, study: str, name: str | None, after: int, most_bytes: int
+    ) -> tuple[QueuedMessage, ...]:
+        """Return messages to everyone and to a participant with larger numbers, in order.
+
+        At least one is returned if there is any, then up to ``most_bytes``.
+        """
 
     @abstractmethod
     def acknowledge(self, study: str, name: str, upto: int, nonce: bytes, expires: int) -> bool:
-        """Delete a participant's own letters up to a number. False, and nothing is deleted, where the request's nonce was used before."""
+        """Delete a participant's own messages up to a number.
+
+        Return False and delete nothing if the nonce of the request was used.
+        """
 
     @abstractmethod
-    def totals(self, study: str) -> Totals:
-        """Counts for people: nothing about anyone."""
+    def count_totals(self, study: str) -> StudyTotals:
+        """Return the counts of a study; they contain nothing about a single participant."""
 
     @abstractmethod
     def tidy(self, now: int) -> None:
-        """Forget expired nonces, and rid the disk of what was deleted, as far as the database can."""
+        """Delete expired nonces, and erase deleted data from the disk if the database can."""

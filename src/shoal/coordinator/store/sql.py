@@ -1,351 +1,536 @@
-"""The store in SQL, written once for both databases: what differs between them is in `shoal.coordinator.store.sqlite` and ``.postgres``.
+"""`SqlStore`: the store interface in SQL, shared by SQLite and PostgreSQL.
 
-A writer of a study locks its row in ``standing`` first. So writers of one study come one after another: the number of a letter is taken
-and made visible in one step, and nobody who has seen number 7 finds a new 6 later. What is held is deleted by its numbers, never by "up
-to", so that it does not matter in which order those who accepted it were done.
+Differences between the databases are in `shoal.coordinator.store.sqlite` and ``.postgres``.
+
+A writer of a study locks its row in ``standing`` first, so writers of one study run one after
+another. The number of a message is therefore assigned and made visible in one step: a reader that
+has seen number 7 never finds a new number 6. Inputs are deleted by their numbers, never by "up
+to", so the order in which writers of inputs commit does not matter.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from functools import cache
+from importlib.resources import files
+from typing import Any, ClassVar, Literal
 
-from shoal.coordinator.store.base import LARGEST, Accepted, Ending, Folded, Held, Hosted, Incoming, Loaded, Named, Secrets, Store, Totals
-from shoal.coordinator.store.enrolling import enrol, issued_to, register
+from shoal.coordinator.store.base import (
+    LARGEST_NUMBER,
+    CoordinatorSecrets,
+    NewEnrolment,
+    NewRegistration,
+    PendingInput,
+    StepResult,
+    Store,
+    StudyOutcome,
+    StudyRecord,
+    StudySnapshot,
+    StudyTotals,
+    Submission,
+    SubmissionName,
+    SubmissionOutcome,
+)
 from shoal.coordinator.store.statements import (
-    Session,
-    accept,
-    count_refused,
-    finish,
-    mix,
-    put,
-    put_new,
-    scope_of,
-    tell,
-    use_admitted,
+    SqlSession,
+    accept_submissions,
+    count_rejections,
+    end_study,
+    enrol,
+    find_issued,
+    find_scope,
+    freeze_list,
+    hash_key,
+    insert_new_rows,
+    insert_rows,
+    register,
+    rewrite_sorted,
+    use_admitted_names,
     use_nonces,
 )
 from shoal.errors import RemoteProtocolError
-from shoal.transport.forms import Letter
+from shoal.transport.api import QueuedMessage
 
 _STUDY = """
-    SELECT digest, manifest, opened, patience, by_invitation, seats, queries, status, result, reason, scope
+    SELECT digest, manifest, opened, patience, by_invitation, seats, queries, status, result,
+        reason, scope
     FROM study JOIN standing ON standing.study = number LEFT JOIN ending ON ending.study = number
 """
 
 
-def _hosted(row: tuple[Any, ...]) -> Hosted:
-    digest, manifest, opened, patience, by_invitation, seats, queries, status, result, reason, scope = row
+@cache
+def read_migrations(database: Literal["sqlite", "postgres"]) -> tuple[str, ...]:
+    """Return the scripts in order; a store of version n has run the first n of them.
+
+    Examples
+    --------
+    >>> "CREATE TABLE study" in read_migrations("sqlite")[0]
+    True
+    """
+    scripts = files("shoal.coordinator.store").joinpath("migrations", database).iterdir()
+    return tuple(
+        script.read_text("utf-8") for script in sorted(scripts, key=lambda script: script.name)
+    )
+
+
+def _parse_record(row: tuple[Any, ...]) -> StudyRecord:
+    (
+        digest,
+        manifest,
+        opened,
+        patience,
+        by_invitation,
+        seats,
+        queries,
+        status,
+        result,
+        reason,
+        scope,
+    ) = row
     names = None if seats is None else tuple(json.loads(seats))
-    return Hosted(digest, manifest, opened, patience, bool(by_invitation), names, queries, status, result, reason, scope)
+    return StudyRecord(
+        digest,
+        manifest,
+        opened,
+        patience,
+        bool(by_invitation),
+        names,
+        queries,
+        status,
+        result,
+        reason,
+        scope,
+    )
 
 
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()
-
-
-def _n_members(session: Session, scope: bytes) -> int:
-    ((n,),) = session.rows("SELECT count(*) FROM registration WHERE scope = ?", scope)
+def _count_members(session: SqlSession, scope: bytes) -> int:
+    ((n,),) = session.fetch_rows("SELECT count(*) FROM registration WHERE scope = ?", scope)
     return int(n)
 
 
-def _save(session: Session, study: int, n_letters: int, folded: Folded) -> None:
-    # Whoever holds the lease and yet steps a study twice at the same moment must not fold anything in twice.
-    if session.change_many("DELETE FROM held WHERE study = ? AND number = ?", [(study, n) for n in folded.taken]) != len(folded.taken):
-        raise _TakenBeforeError
-    keep = "INSERT INTO state (study, state) VALUES (?, ?) ON CONFLICT (study) DO UPDATE SET state = excluded.state"
-    session.change(keep, study, folded.state)
-    session.change_many("DELETE FROM submission WHERE study = ? AND name = ?", [(study, name) for name in folded.freed])
-    session.change_many("DELETE FROM alarm WHERE study = ? AND at = ?", [(study, at) for at in folded.rung])
-    put_new(session, "alarm", ("study", "at"), [(study, at) for at in folded.alarms], "at")
-    letters = [(study, number, recipient, payload) for number, (recipient, payload) in enumerate(folded.letters, n_letters + 1)]
-    put(session, "letter", ("study", "number", "recipient", "payload"), letters)
-    session.change("UPDATE standing SET n_letters = ?, has_begun = TRUE WHERE study = ?", n_letters + len(letters), study)
-    count_refused(session, study, folded.rejected.items())
-    if folded.ending is not None:
-        finish(session, study, folded.ending)
+def _save_result(session: SqlSession, study: int, n_messages: int, result: StepResult) -> None:
+    # A holder of the lease that steps a study twice at the same moment must not apply an input
+    # twice.
+    if session.execute_many(
+        "DELETE FROM held WHERE study = ? AND number = ?",
+        [(study, n) for n in result.input_numbers],
+    ) != len(result.input_numbers):
+        raise _InputsConsumedError
+    keep = (
+        "INSERT INTO state (study, state) VALUES (?, ?) ON CONFLICT (study) DO UPDATE SET "
+        "state = excluded.state"
+    )
+    session.execute(keep, study, result.state)
+    session.execute_many(
+        "DELETE FROM submission WHERE study = ? AND name = ?",
+        [(study, name) for name in result.freed_names],
+    )
+    session.execute_many(
+        "DELETE FROM alarm WHERE study = ? AND at = ?", [(study, at) for at in result.fired_alarms]
+    )
+    insert_new_rows(session, "alarm", ("study", "at"), [(study, at) for at in result.alarms], "at")
+    messages = [
+        (study, number, recipient, payload)
+        for number, (recipient, payload) in enumerate(result.messages, n_messages + 1)
+    ]
+    insert_rows(session, "letter", ("study", "number", "recipient", "payload"), messages)
+    session.execute(
+        "UPDATE standing SET n_letters = ?, has_begun = TRUE WHERE study = ?",
+        n_messages + len(messages),
+        study,
+    )
+    count_rejections(session, study, result.rejection_counts.items())
+    if result.outcome is not None:
+        end_study(session, study, result.outcome)
 
 
-class _TakenBeforeError(Exception):
-    """What is to be folded in is not held any more."""
+class _InputsConsumedError(Exception):
+    """An input of a step is not stored any more."""
 
 
 class SqlStore(Store):
-    """A store in a database that speaks SQL."""
+    """A store in an SQL database."""
 
     row_lock: ClassVar[str] = ""
-    """What a query ends with so that nobody else changes the row before the transaction ends."""
+    """End of a query that locks its rows until the transaction ends."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
     @abstractmethod
-    def _reading(self) -> AbstractContextManager[Session]:
-        """A transaction that reads, all at one moment."""
+    def _read_transaction(self) -> AbstractContextManager[SqlSession]:
+        """Return a transaction for reading; all its queries see the same moment."""
 
     @abstractmethod
-    def _writing(self) -> AbstractContextManager[Session]:
-        """A transaction that writes: durable when it is left, undone where it is left by an error."""
+    def _write_transaction(self) -> AbstractContextManager[SqlSession]:
+        """Return a transaction for writing: durable at its end, rolled back after an error."""
 
     @abstractmethod
     def _clear_disk(self) -> None:
-        """Rid the disk of what was deleted, as far as the database can."""
+        """Erase deleted data from the disk if the database can."""
 
     def ping(self) -> None:
-        with self._reading() as session:
-            session.rows("SELECT count(*) FROM secret")
+        with self._read_transaction() as session:
+            session.fetch_rows("SELECT count(*) FROM secret")
 
-    def secrets(self, offered: Secrets) -> Secrets:
-        with self._writing() as session:
+    def keep_secrets(self, offered: CoordinatorSecrets) -> CoordinatorSecrets:
+        with self._write_transaction() as session:
             values = (offered.analyst_digest, offered.signing_seed)
-            session.change("INSERT INTO secret (id, analyst_digest, signing_seed) VALUES (1, ?, ?) ON CONFLICT DO NOTHING", *values)
-            return Secrets(*session.rows("SELECT analyst_digest, signing_seed FROM secret")[0])
+            session.execute(
+                "INSERT INTO secret (id, analyst_digest, signing_seed) VALUES (1, ?, ?) ON "
+                "CONFLICT DO NOTHING",
+                *values,
+            )
+            return CoordinatorSecrets(
+                *session.fetch_rows("SELECT analyst_digest, signing_seed FROM secret")[0]
+            )
 
-    def publish(self, hosted: Hosted, invitations: Sequence[bytes] = ()) -> bool:
-        columns = ("digest", "manifest", "opened", "patience", "by_invitation", "seats", "queries", "scope")
-        seats = None if hosted.seats is None else json.dumps(hosted.seats)
-        values = (hosted.digest, hosted.manifest, hosted.opened, hosted.patience, hosted.by_invitation, seats, hosted.queries, hosted.scope)
-        with self._writing() as session:
-            made = put_new(session, "study", columns, [values], "number")
+    def publish(self, record: StudyRecord, invitations: Sequence[bytes] = ()) -> bool:
+        columns = (
+            "digest",
+            "manifest",
+            "opened",
+            "patience",
+            "by_invitation",
+            "seats",
+            "queries",
+            "scope",
+        )
+        seats = None if record.seats is None else json.dumps(record.seats)
+        values = (
+            record.digest,
+            record.manifest,
+            record.opened,
+            record.phase_timeout,
+            record.by_invitation,
+            seats,
+            record.queries,
+            record.scope,
+        )
+        with self._write_transaction() as session:
+            made = insert_new_rows(session, "study", columns, [values], "number")
             for (number,) in made:
-                session.change("INSERT INTO standing (study, status) VALUES (?, ?)", number, hosted.status)
-                put(session, "invitation", ("study", "digest"), [(number, digest) for digest in sorted(set(invitations))])
+                session.execute(
+                    "INSERT INTO standing (study, status) VALUES (?, ?)", number, record.status
+                )
+                insert_rows(
+                    session,
+                    "invitation",
+                    ("study", "digest"),
+                    [(number, digest) for digest in sorted(set(invitations))],
+                )
         return bool(made)
 
-    def studies(self) -> tuple[Hosted, ...]:
-        with self._reading() as session:
-            return tuple(_hosted(row) for row in session.rows(f"{_STUDY} ORDER BY number"))
+    def list_studies(self) -> tuple[StudyRecord, ...]:
+        with self._read_transaction() as session:
+            return tuple(
+                _parse_record(row) for row in session.fetch_rows(f"{_STUDY} ORDER BY number")
+            )
 
-    def study(self, study: str) -> Hosted | None:
-        with self._reading() as session:
-            found = session.rows(f"{_STUDY} WHERE digest = ?", study)
-        return _hosted(found[0]) if found else None
+    def find_study(self, study: str) -> StudyRecord | None:
+        with self._read_transaction() as session:
+            found = session.fetch_rows(f"{_STUDY} WHERE digest = ?", study)
+        return _parse_record(found[0]) if found else None
 
-    def enrol(
-        self,
-        study: str,
-        key: bytes,
-        name: str | None,
-        ticket: bytes | None,
-        invitation: bytes | None,
-        nonce: bytes | None = None,
-        expires: int = 0,
-        answers: Sequence[int] = (),
-    ) -> str:
-        with self._writing() as session:
-            number = self._number(session, study)
-            (status,) = self._lock(session, number, "status")
-            if nonce is not None and not use_nonces(session, number, [nonce], expires):
-                raise RemoteProtocolError("AUTH-005", "This request came before.", fix="Sign it again.")
-            return enrol(session, number, status == "open", _digest(key), name, ticket, invitation, answers)
+    def enrol(self, study: str, enrolment: NewEnrolment) -> str:
+        with self._write_transaction() as session:
+            number = self._find_number(session, study)
+            is_open = self._check_request(session, number, enrolment)
+            return enrol(session, number, is_open, enrolment)
 
-    def registered(self, study: str, key: bytes, commitment: bytes) -> bytes | None:
-        with self._reading() as session:
-            scope = scope_of(session, self._number(session, study))
-            return None if scope is None else issued_to(session, scope, key, commitment)
+    def find_issued(self, study: str, key: bytes, commitment: bytes) -> bytes | None:
+        with self._read_transaction() as session:
+            scope = find_scope(session, self._find_number(session, study))
+            return None if scope is None else find_issued(session, scope, key, commitment)
 
-    def register(
-        self,
-        study: str,
-        key: bytes,
-        commitment: bytes,
-        issued: bytes,
-        invitation: bytes | None,
-        nonce: bytes | None = None,
-        expires: int = 0,
-    ) -> tuple[str, bytes]:
-        with self._writing() as session:
-            number = self._number(session, study)
-            (status,) = self._lock(session, number, "status")
-            if nonce is not None and not use_nonces(session, number, [nonce], expires):
-                raise RemoteProtocolError("AUTH-005", "This request came before.", fix="Sign it again.")
-            return register(session, number, status == "open", key, _digest(key), commitment, issued, invitation)
+    def register(self, study: str, registration: NewRegistration) -> tuple[str, bytes]:
+        with self._write_transaction() as session:
+            number = self._find_number(session, study)
+            is_open = self._check_request(session, number, registration)
+            return register(session, number, is_open, registration)
 
-    def members(self, study: str, after: bytes = b"", most: int = LARGEST) -> tuple[bytes, ...]:
-        query = "SELECT member FROM registration WHERE scope = ? AND member > ? ORDER BY member LIMIT ?"
-        with self._reading() as session:
-            scope = scope_of(session, self._number(session, study))
-            return tuple(bytes(key) for (key,) in session.rows(query, scope, after, most))
+    def list_members(
+        self, study: str, after: bytes = b"", most: int = LARGEST_NUMBER
+    ) -> tuple[bytes, ...]:
+        query = (
+            "SELECT member FROM registration WHERE scope = ? AND member > ? ORDER BY member LIMIT ?"
+        )
+        with self._read_transaction() as session:
+            scope = find_scope(session, self._find_number(session, study))
+            return tuple(bytes(key) for (key,) in session.fetch_rows(query, scope, after, most))
 
-    def submitted(self, study: str, after: bytes = b"", most: int = LARGEST) -> tuple[bytes, ...]:
+    def list_submissions(
+        self, study: str, after: bytes = b"", most: int = LARGEST_NUMBER
+    ) -> tuple[bytes, ...]:
         query = "SELECT name FROM submission WHERE study = ? AND name > ? ORDER BY name LIMIT ?"
-        with self._reading() as session:
-            return tuple(bytes(name) for (name,) in session.rows(query, self._number(session, study), after, most))
+        with self._read_transaction() as session:
+            return tuple(
+                bytes(name)
+                for (name,) in session.fetch_rows(
+                    query, self._find_number(session, study), after, most
+                )
+            )
 
-    def told(self, study: str, number: int, after: bytes, most: int) -> tuple[bytes, ...]:
-        with self._reading() as session:
-            known = self._number(session, study)
-            ((n_told,),) = session.rows("SELECT n_told FROM standing WHERE study = ?", known)
+    def list_frozen_submissions(
+        self, study: str, number: int, after: bytes, most: int
+    ) -> tuple[bytes, ...]:
+        with self._read_transaction() as session:
+            known = self._find_number(session, study)
+            ((n_told,),) = session.fetch_rows("SELECT n_told FROM standing WHERE study = ?", known)
         if n_told < number:
-            with self._writing() as session:
-                tell(session, known, self._lock(session, known, "n_told")[0], number)
-        query = "SELECT name FROM submission WHERE study = ? AND is_told AND name > ? ORDER BY name LIMIT ?"
-        with self._reading() as session:
-            return tuple(bytes(name) for (name,) in session.rows(query, known, after, most))
+            with self._write_transaction() as session:
+                freeze_list(session, known, self._lock_study(session, known, "n_told")[0], number)
+        query = (
+            "SELECT name FROM submission WHERE study = ? AND is_told AND name > ? ORDER BY "
+            "name LIMIT ?"
+        )
+        with self._read_transaction() as session:
+            return tuple(bytes(name) for (name,) in session.fetch_rows(query, known, after, most))
 
-    def expected(self, study: str) -> tuple[int, Mapping[int, int]]:
-        with self._reading() as session:
-            number = self._number(session, study)
-            if (scope := scope_of(session, number)) is not None:
-                return _n_members(session, scope), {}
-            ((enrolled,),) = session.rows("SELECT count(*) FROM enrolment WHERE study = ?", number)
-            return int(enrolled), dict(session.rows("SELECT phase, n FROM expected WHERE study = ?", number))
+    def count_expected(self, study: str) -> tuple[int, Mapping[int, int]]:
+        with self._read_transaction() as session:
+            number = self._find_number(session, study)
+            if (scope := find_scope(session, number)) is not None:
+                return _count_members(session, scope), {}
+            ((enrolled,),) = session.fetch_rows(
+                "SELECT count(*) FROM enrolment WHERE study = ?", number
+            )
+            return int(enrolled), dict(
+                session.fetch_rows("SELECT phase, n FROM expected WHERE study = ?", number)
+            )
 
-    def name_of(self, study: str, key: bytes) -> str | None:
+    def find_name(self, study: str, key: bytes) -> str | None:
         query = "SELECT name FROM enrolment WHERE study = ? AND key_digest = ? AND NOT has_left"
-        with self._reading() as session:
-            found = session.rows(query, self._number(session, study), _digest(key))
+        with self._read_transaction() as session:
+            found = session.fetch_rows(query, self._find_number(session, study), hash_key(key))
         return str(found[0][0]) if found else None
 
     def leave(self, study: str, key: bytes, nonce: bytes, expires: int) -> bool:
-        with self._writing() as session:
-            number = self._number(session, study)
-            self._lock(session, number, "status")
+        with self._write_transaction() as session:
+            number = self._find_number(session, study)
+            self._lock_study(session, number, "status")
             if not use_nonces(session, number, [nonce], expires):
                 return False
-            session.change("UPDATE enrolment SET has_left = TRUE WHERE study = ? AND key_digest = ?", number, _digest(key))
+            session.execute(
+                "UPDATE enrolment SET has_left = TRUE WHERE study = ? AND key_digest = ?",
+                number,
+                hash_key(key),
+            )
         return True
 
-    def use_many(self, study: str, named: Sequence[Named]) -> tuple[Accepted, ...]:
-        with self._writing() as session:
-            number = self._number(session, study)
-            (status,) = self._lock(session, number, "status")
-            return tuple(use_admitted(session, number, named)) if status == "open" else tuple("over" for _ in named)
+    def use_names(
+        self, study: str, names: Sequence[SubmissionName]
+    ) -> tuple[SubmissionOutcome, ...]:
+        with self._write_transaction() as session:
+            number = self._find_number(session, study)
+            (status,) = self._lock_study(session, number, "status")
+            return (
+                tuple(use_admitted_names(session, number, names))
+                if status == "open"
+                else tuple("over" for _ in names)
+            )
 
-    def accept(self, study: str, incoming: Sequence[Incoming], expires: int) -> tuple[Accepted, ...]:
-        with self._writing() as session:
-            number = self._number(session, study)
-            (status,) = self._lock(session, number, "status")
+    def accept(
+        self, study: str, submissions: Sequence[Submission], expires: int
+    ) -> tuple[SubmissionOutcome, ...]:
+        with self._write_transaction() as session:
+            number = self._find_number(session, study)
+            (status,) = self._lock_study(session, number, "status")
             if status != "open":
-                return tuple("over" for _ in incoming)
-            return tuple(accept(session, number, incoming, expires))
+                return tuple("over" for _ in submissions)
+            return tuple(accept_submissions(session, number, submissions, expires))
 
-    def refuse(self, study: str, code: str, n: int = 1) -> None:
-        with self._writing() as session:
-            count_refused(session, self._number(session, study), {code: n}.items())
+    def count_rejections(self, study: str, code: str, n: int = 1) -> None:
+        with self._write_transaction() as session:
+            count_rejections(session, self._find_number(session, study), {code: n}.items())
 
-    def due(self, now: int) -> tuple[str, ...]:
+    def list_due(self, now: int) -> tuple[str, ...]:
         query = """
-            SELECT digest FROM study JOIN standing ON standing.study = number WHERE status = 'open' AND (
+            SELECT digest FROM study JOIN standing ON standing.study = number
+            WHERE status = 'open' AND (
                 NOT has_begun OR EXISTS (SELECT 1 FROM held WHERE held.study = study.number)
                 OR EXISTS (SELECT 1 FROM alarm WHERE alarm.study = study.number AND at <= ?)
             ) ORDER BY number
         """
-        with self._reading() as session:
-            return tuple(digest for (digest,) in session.rows(query, now))
+        with self._read_transaction() as session:
+            return tuple(digest for (digest,) in session.fetch_rows(query, now))
 
     def lease(self, study: str, holder: str, now: int, until: int) -> int | None:
-        with self._writing() as session:
-            number = self._number(session, study)
-            status, held_by, held_until, term = self._lock(session, number, "status, holder, until, term")
-            # One that would last twice as long as any does was taken by a clock that has been put back since, and its holder may be dead.
+        with self._write_transaction() as session:
+            number = self._find_number(session, study)
+            status, held_by, held_until, term = self._lock_study(
+                session, number, "status, holder, until, term"
+            )
+            # A lease that would last more than twice the usual time was taken before the clock was
+            # set back, and its holder may be dead.
             is_held = held_by not in (None, holder) and now < held_until <= 2 * until - now
             if status != "open" or is_held:
                 return None
             term += held_by != holder
-            session.change("UPDATE standing SET holder = ?, until = ?, term = ? WHERE study = ?", holder, until, term, number)
+            session.execute(
+                "UPDATE standing SET holder = ?, until = ?, term = ? WHERE study = ?",
+                holder,
+                until,
+                term,
+                number,
+            )
         return int(term)
 
     def renew(self, study: str, holder: str, term: int, until: int) -> bool:
         put = "UPDATE standing SET until = ? WHERE study = ? AND holder = ? AND term = ?"
-        with self._writing() as session:
-            return session.change(put, until, self._number(session, study), holder, term) == 1
+        with self._write_transaction() as session:
+            return session.execute(put, until, self._find_number(session, study), holder, term) == 1
 
     def release(self, study: str, holder: str) -> None:
-        with self._writing() as session:
-            number = self._number(session, study)
-            session.change("UPDATE standing SET holder = NULL WHERE study = ? AND holder = ?", number, holder)
+        with self._write_transaction() as session:
+            number = self._find_number(session, study)
+            session.execute(
+                "UPDATE standing SET holder = NULL WHERE study = ? AND holder = ?", number, holder
+            )
 
-    def load(self, study: str, now: int, most: int) -> Loaded:
-        with self._reading() as session:
-            number = self._number(session, study)
-            state = session.rows("SELECT state FROM state WHERE study = ?", number)
-            held = session.rows("SELECT number, sender, payload, name FROM held WHERE study = ? ORDER BY number LIMIT ?", number, most)
-            alarms = session.rows("SELECT at FROM alarm WHERE study = ? AND at <= ? ORDER BY at", number, now)
-        return Loaded(state[0][0] if state else None, tuple(Held(*row) for row in held), tuple(at for (at,) in alarms))
+    def load(self, study: str, now: int, most: int) -> StudySnapshot:
+        with self._read_transaction() as session:
+            number = self._find_number(session, study)
+            state = session.fetch_rows("SELECT state FROM state WHERE study = ?", number)
+            inputs = session.fetch_rows(
+                "SELECT number, sender, payload, name FROM held WHERE study = ? ORDER BY number "
+                "LIMIT ?",
+                number,
+                most,
+            )
+            alarms = session.fetch_rows(
+                "SELECT at FROM alarm WHERE study = ? AND at <= ? ORDER BY at", number, now
+            )
+        return StudySnapshot(
+            state[0][0] if state else None,
+            tuple(PendingInput(*row) for row in inputs),
+            tuple(at for (at,) in alarms),
+        )
 
-    def save(self, study: str, term: int, folded: Folded) -> bool:
+    def save(self, study: str, term: int, result: StepResult) -> bool:
         try:
-            with self._writing() as session:
-                number = self._number(session, study)
-                status, current, n_letters = self._lock(session, number, "status, term, n_letters")
+            with self._write_transaction() as session:
+                number = self._find_number(session, study)
+                status, current, n_messages = self._lock_study(
+                    session, number, "status, term, n_letters"
+                )
                 if status != "open" or current != term:
                     return False
-                _save(session, number, n_letters, folded)
-        except _TakenBeforeError:
+                _save_result(session, number, n_messages, result)
+        except _InputsConsumedError:
             return False
         return True
 
-    def end(self, study: str, ending: Ending) -> bool:
-        with self._writing() as session:
-            number = self._number(session, study)
-            (status,) = self._lock(session, number, "status")
+    def end(self, study: str, outcome: StudyOutcome) -> bool:
+        with self._write_transaction() as session:
+            number = self._find_number(session, study)
+            (status,) = self._lock_study(session, number, "status")
             if status == "open":
-                finish(session, number, ending)
+                end_study(session, number, outcome)
         return bool(status == "open")
 
-    def latest(self, study: str) -> int:
-        with self._reading() as session:
-            return int(session.rows("SELECT n_letters FROM standing WHERE study = ?", self._number(session, study))[0][0])
+    def find_last_number(self, study: str) -> int:
+        with self._read_transaction() as session:
+            return int(
+                session.fetch_rows(
+                    "SELECT n_letters FROM standing WHERE study = ?",
+                    self._find_number(session, study),
+                )[0][0]
+            )
 
-    def letters(self, study: str, name: str | None, after: int, most_bytes: int) -> tuple[Letter, ...]:
+    def list_messages(
+        self, study: str, name: str | None, after: int, most_bytes: int
+    ) -> tuple[QueuedMessage, ...]:
         query = """
             SELECT number, payload FROM (
                 SELECT number, payload, sum(length(payload)) OVER (ORDER BY number) AS size
                 FROM letter WHERE study = ? AND number > ? AND (recipient IS NULL OR recipient = ?)
             ) AS later WHERE size <= ? OR size = length(payload) ORDER BY number
         """
-        with self._reading() as session:
-            found = session.rows(query, self._number(session, study), min(after, LARGEST), name, most_bytes)
-        return tuple(Letter(number=number, payload=payload) for number, payload in found)
+        with self._read_transaction() as session:
+            found = session.fetch_rows(
+                query,
+                self._find_number(session, study),
+                min(after, LARGEST_NUMBER),
+                name,
+                most_bytes,
+            )
+        return tuple(QueuedMessage(number=number, payload=payload) for number, payload in found)
 
     def acknowledge(self, study: str, name: str, upto: int, nonce: bytes, expires: int) -> bool:
-        with self._writing() as session:
-            number = self._number(session, study)
+        with self._write_transaction() as session:
+            number = self._find_number(session, study)
             if not use_nonces(session, number, [nonce], expires):
                 return False
-            session.change("DELETE FROM letter WHERE study = ? AND number <= ? AND recipient = ?", number, min(upto, LARGEST), name)
+            session.execute(
+                "DELETE FROM letter WHERE study = ? AND number <= ? AND recipient = ?",
+                number,
+                min(upto, LARGEST_NUMBER),
+                name,
+            )
         return True
 
-    def totals(self, study: str) -> Totals:
-        with self._reading() as session:
-            number = self._number(session, study)
-            if (scope := scope_of(session, number)) is not None:
-                enrolled = _n_members(session, scope)
+    def count_totals(self, study: str) -> StudyTotals:
+        with self._read_transaction() as session:
+            number = self._find_number(session, study)
+            if (scope := find_scope(session, number)) is not None:
+                enrolled = _count_members(session, scope)
             else:
-                ((enrolled,),) = session.rows("SELECT count(*) FROM enrolment WHERE study = ? AND NOT has_left", number)
-            ((accepted,),) = session.rows("SELECT n_accepted FROM standing WHERE study = ?", number)
-            ((waiting,),) = session.rows("SELECT count(*) FROM held WHERE study = ?", number)
-            refused = session.rows("SELECT code, n FROM refusal WHERE study = ? ORDER BY code", number)
-        return Totals(enrolled, accepted, waiting, dict(refused))
+                ((enrolled,),) = session.fetch_rows(
+                    "SELECT count(*) FROM enrolment WHERE study = ? AND NOT has_left", number
+                )
+            ((accepted,),) = session.fetch_rows(
+                "SELECT n_accepted FROM standing WHERE study = ?", number
+            )
+            ((waiting,),) = session.fetch_rows("SELECT count(*) FROM held WHERE study = ?", number)
+            refused = session.fetch_rows(
+                "SELECT code, n FROM refusal WHERE study = ? ORDER BY code", number
+            )
+        return StudyTotals(enrolled, accepted, waiting, dict(refused))
 
     def tidy(self, now: int) -> None:
         query = """
             SELECT study FROM standing WHERE NOT is_mixed
             OR EXISTS (SELECT 1 FROM nonce WHERE nonce.study = standing.study AND expires <= ?)
         """
-        with self._reading() as session:
-            untidy = session.rows(query, now)
+        with self._read_transaction() as session:
+            untidy = session.fetch_rows(query, now)
         for (number,) in untidy:
-            with self._writing() as session:
-                (is_mixed,) = self._lock(session, number, "is_mixed")
-                session.change("DELETE FROM nonce WHERE study = ? AND expires <= ?", number, now)
+            with self._write_transaction() as session:
+                (is_mixed,) = self._lock_study(session, number, "is_mixed")
+                session.execute("DELETE FROM nonce WHERE study = ? AND expires <= ?", number, now)
                 if not is_mixed:
-                    mix(session, number)
+                    rewrite_sorted(session, number)
         self._clear_disk()
 
-    def _lock(self, session: Session, number: int, columns: str) -> tuple[Any, ...]:
-        """Columns of a study's standing, which nobody else changes before the transaction ends."""
-        return session.rows(f"SELECT {columns} FROM standing WHERE study = ?{self.row_lock}", number)[0]
+    def _check_request(
+        self, session: SqlSession, number: int, request: NewEnrolment | NewRegistration
+    ) -> bool:
+        """Lock a study and use the nonce of a request; return whether the study is open.
 
-    def _number(self, session: Session, study: str) -> int:
-        """The short name of a study in the tables; it never changes."""
+        Raise ``AUTH-005`` if the nonce was used.
+        """
+        (status,) = self._lock_study(session, number, "status")
+        nonce = request.nonce
+        if nonce is not None and not use_nonces(session, number, [nonce], request.expires):
+            raise RemoteProtocolError(
+                "AUTH-005", "This request was received before.", fix="Sign it again."
+            )
+        return bool(status == "open")
+
+    def _lock_study(self, session: SqlSession, number: int, columns: str) -> tuple[Any, ...]:
+        """Return columns of a study's row in ``standing``, locked until the transaction ends."""
+        return session.fetch_rows(
+            f"SELECT {columns} FROM standing WHERE study = ?{self.row_lock}", number
+        )[0]
+
+    def _find_number(self, session: SqlSession, study: str) -> int:
+        """Return the number of a study in the tables; it never changes."""
         if study not in self._numbers:
-            found = session.rows("SELECT number FROM study WHERE digest = ?", study)
+            found = session.fetch_rows("SELECT number FROM study WHERE digest = ?", study)
             if not found:
                 raise RemoteProtocolError("HOST-001", "The coordinator does not have this study.")
             self._numbers[study] = found[0][0]

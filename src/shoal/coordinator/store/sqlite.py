@@ -1,56 +1,144 @@
-"""A coordinator's store in one SQLite file, for several processes of one machine."""
+"""A store in a SQLite file.
+
+The processes of one machine may share it; `open_store` opens it. DDML's model instances may be in
+the same file (`shoal.coordinator.ddml.instances.sqlite`).
+
+A change must keep: data is on the disk before a write returns, and deleted data is overwritten.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from shoal.coordinator.store.sql import SqlStore
-from shoal.coordinator.store.sqlite_file import BUSY_SECONDS, connect, in_sentences, open_file
+from shoal.coordinator.store.sql import SqlStore, read_migrations
+from shoal.errors import StoreError
+from shoal.sqlite import DatabaseErrors, connect, name_error, open_database, transaction
+
+BUSY_SECONDS = 30.0
+LOG_PAGES = 1000
+
+Synchronous = Literal["NORMAL", "FULL"]
+"""``FULL``: a committed transaction survives a power cut. ``NORMAL``: it survives the death of any
+process, and the next commit with ``FULL`` makes it durable.
+"""
+
+_APPLICATION_ID = int.from_bytes(b"SHOC")
+_PRAGMAS = (
+    "trusted_schema = OFF",
+    "secure_delete = ON",
+    f"wal_autocheckpoint = {LOG_PAGES}",
+    # Truncate the log when it restarts: no frame of an earlier round stays behind its end.
+    "journal_size_limit = 0",
+)
+
+
+class _StoreErrors(DatabaseErrors):
+    """The errors of a coordinator's SQLite file."""
+
+    def wrong_format(self, path: Path) -> StoreError:
+        return StoreError(
+            "STORE-003",
+            f"{path} is not a coordinator's store.",
+            fix="Give a path where there is no file yet.",
+        )
+
+    def newer_version(self, path: Path, version: int, newest: int) -> StoreError:
+        return StoreError(
+            "STORE-003",
+            f"The store {path} has version {version}; this version of shoal reads up to version "
+            f"{newest}.",
+            fix="Use the newer version of shoal that wrote it: pip install --upgrade shoal",
+        )
+
+    def unusable(self, path: Path, error: Exception) -> StoreError:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+            return self.wrong_format(path)
+        return StoreError(
+            "STORE-001",
+            f"The store {path} cannot be used: {name_error(error)}.",
+            why="The disk is full or failing, the file may not be written, or another process "
+            "keeps it locked.",
+            fix="Check the file and its disk. Clients resend requests that were not acknowledged.",
+        )
+
+
+_ERRORS = _StoreErrors()
+
+
+def open_store_file(path: Path, synchronous: Synchronous) -> sqlite3.Connection:
+    """Open a coordinator's file; create it, readable by its owner alone, if there is none.
+
+    One thread at a time may use the connection.
+    """
+    return open_database(
+        path,
+        _APPLICATION_ID,
+        read_migrations("sqlite"),
+        _ERRORS,
+        partial(connect_store, synchronous=synchronous),
+    )
+
+
+def connect_store(path: Path, synchronous: Synchronous) -> sqlite3.Connection:
+    """Connect to a file that `open_store_file` has checked."""
+    return connect(path, (*_PRAGMAS, f"synchronous = {synchronous}"), BUSY_SECONDS)
+
+
+def translate_errors(path: Path) -> AbstractContextManager[None]:
+    """Replace failures of SQLite and of the file system by errors with a code."""
+    return _ERRORS.translate(path)
 
 
 class _SqliteSession:
     def __init__(self, cursor: sqlite3.Cursor) -> None:
         self._cursor = cursor
 
-    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+    def fetch_rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         return self._cursor.execute(query, values).fetchall()
 
-    def change(self, statement: str, *values: object) -> int:
+    def execute(self, statement: str, *values: object) -> int:
         return self._cursor.execute(statement, values).rowcount
 
-    def change_many(self, statement: str, values: Sequence[tuple[object, ...]]) -> int:
+    def execute_many(self, statement: str, values: Sequence[tuple[object, ...]]) -> int:
         return self._cursor.executemany(statement, values).rowcount if values else 0
 
 
 class SqliteStore(SqlStore):
-    """A store in a file, which is made where there is none. DDML's model instances may lie in the same file.
+    """A store in a file; the file is created if it does not exist.
 
     Parameters
     ----------
     path
-        The file. Its owner alone can read it.
+        The file. Only its owner can read it.
 
     Notes
     -----
-    Threads may share it: those who write come one after another, those who read never wait.
+    Threads may share it: writers run one after another, readers never wait.
 
-    What was acknowledged is on the disk (``synchronous = FULL``). What was deleted is overwritten with zeros in the file at once
-    (``secure_delete``). The write-ahead log ``PATH-wal`` has it until it begins anew, after 1,000 pages or some 4 MB, or is emptied by
-    `tidy` or by the last process that closes the file. What the file system, a solid-state disk or a backup keeps of blocks that were
-    given up is beyond SQLite. Until the next `tidy`, the log and the places of rows in a page tell which ticket came with which enrolment.
+    Acknowledged data is on the disk (``synchronous = FULL``). Deleted data is overwritten with
+    zeros in the file immediately (``secure_delete``). The write-ahead log ``PATH-wal`` has it until
+    the log restarts, after 1,000 pages or about 4 MB, or is emptied by `tidy` or by the last
+    process that closes the file. SQLite cannot erase copies of released blocks in the file system,
+    a solid-state disk or a backup. Until the next `tidy`, the log and the positions of rows in a
+    page show which ticket was written with which enrolment.
 
     Examples
     --------
     >>> import tempfile
-    >>> from shoal.coordinator.store.base import Hosted
+    >>> from shoal.coordinator.store.base import NewEnrolment, StudyRecord
     >>> with tempfile.TemporaryDirectory() as folder, SqliteStore(f"{folder}/store.db") as store:
-    ...     store.publish(Hosted("7f" * 32, b"a manifest", opened=0, patience=1000, seats=("holder-0",)))
-    ...     store.enrol("7f" * 32, b"a key", None, None, None)
+    ...     store.publish(
+    ...         StudyRecord(
+    ...             "7f" * 32, b"a manifest", opened=0, phase_timeout=1000, seats=("holder-0",)
+    ...         )
+    ...     )
+    ...     store.enrol("7f" * 32, NewEnrolment(b"a key"))
     True
     'holder-0'
     """
@@ -58,25 +146,25 @@ class SqliteStore(SqlStore):
     def __init__(self, path: Path | str) -> None:
         super().__init__()
         self.path = Path(path).absolute()
-        self._writer = open_file(self.path, "FULL")
-        self._writing_lock = threading.Lock()
+        self._writer = open_store_file(self.path, "FULL")
+        self._write_lock = threading.Lock()
         self._readers: list[sqlite3.Connection] = []
         self._is_closed = False
 
     def close(self) -> None:
-        """Close the file; the last to do so leaves no log behind."""
-        with self._writing_lock:
+        """Close the file; the last process that closes it deletes the log."""
+        with self._write_lock:
             self._is_closed = True
             self._writer.close()
             while self._readers:
                 self._readers.pop().close()
 
     @contextmanager
-    def _reading(self) -> Iterator[_SqliteSession]:
-        with in_sentences(self.path):
-            db = self._reader()
+    def _read_transaction(self) -> Iterator[_SqliteSession]:
+        with translate_errors(self.path):
+            db = self._take_reader()
             try:
-                with _transaction(db, "BEGIN") as session:
+                with _open_session(db, "BEGIN") as session:
                     yield session
             finally:
                 if self._is_closed:
@@ -84,20 +172,24 @@ class SqliteStore(SqlStore):
                 else:
                     self._readers.append(db)
 
-    def _reader(self) -> sqlite3.Connection:
+    def _take_reader(self) -> sqlite3.Connection:
         try:
             return self._readers.pop()
         except IndexError:
-            return connect(self.path, "FULL")
+            return connect_store(self.path, "FULL")
 
     @contextmanager
-    def _writing(self) -> Iterator[_SqliteSession]:
-        with in_sentences(self.path), self._writing_lock, _transaction(self._writer, "BEGIN IMMEDIATE") as session:
+    def _write_transaction(self) -> Iterator[_SqliteSession]:
+        with (
+            translate_errors(self.path),
+            self._write_lock,
+            _open_session(self._writer, "BEGIN IMMEDIATE") as session,
+        ):
             yield session
 
     def _clear_disk(self) -> None:
-        """Empty the write-ahead log; where others are in the way, the next time will do."""
-        with in_sentences(self.path), self._writing_lock:
+        """Empty the write-ahead log, unless another process is using it now."""
+        with translate_errors(self.path), self._write_lock:
             self._writer.execute("PRAGMA busy_timeout = 0")
             try:
                 self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -106,12 +198,6 @@ class SqliteStore(SqlStore):
 
 
 @contextmanager
-def _transaction(db: sqlite3.Connection, begin: str) -> Iterator[_SqliteSession]:
-    db.execute(begin)
-    try:
-        with closing(db.cursor()) as cursor:
-            yield _SqliteSession(cursor)
-        db.execute("COMMIT")
-    finally:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
+def _open_session(db: sqlite3.Connection, begin: str) -> Iterator[_SqliteSession]:
+    with transaction(db, begin), closing(db.cursor()) as cursor:
+        yield _SqliteSession(cursor)

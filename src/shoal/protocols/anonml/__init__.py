@@ -1,1 +1,4 @@
-"""AnonML: many people, one row each; randomised answers, and an ensemble learned from the noisy tables."""
+"""AnonML: many people, one row each, one randomised answer each.
+
+The aggregator counts the answers and learns a classifier from the noisy tables.
+"""

@@ -1,8 +1,10 @@
-"""Who is asked what: a public function of a person's ticket, which the person cannot choose by looking at the row.
+"""Assignment of people to questions, from the ticket.
 
-A ticket is 32 bytes that belong to one person in one study. Its hash with the digest of the study gives two 64-bit words: the first says
-to which question the person belongs, the second which features where a question has a choice of them. Anyone who sees the ticket can
-recompute both, so nobody can answer a question that is not theirs.
+The assignment is a public function of a person's ticket, so the person cannot choose the question
+by looking at the row. A ticket is 32 bytes that belong to one person in one study. Its hash with
+the digest of the study gives two 64-bit words: the first selects the person's question, the second
+the features of a block question. Anyone who sees the ticket can recompute both, so no person can
+answer the question of another.
 """
 
 from __future__ import annotations
@@ -26,19 +28,25 @@ _HALF = np.uint64(32)
 _LOW = np.uint64((1 << 32) - 1)
 
 
-def words_of(study: bytes, ticket: bytes) -> Words:
-    """The words of one ticket, ``(1, 2)``."""
+def ticket_words(study: bytes, ticket: bytes) -> Words:
+    """Return the words of one ticket, ``(1, 2)``."""
     digest = hashlib.sha256(b"shoal anonml assignment" + study + ticket).digest()
     return np.frombuffer(digest[:16], "<u8").astype(np.uint64).reshape(1, 2)
 
 
 def draw_words(n: int, entropy: Entropy) -> Words:
-    """The words of n people whose tickets are drawn at random, without the hashing: the same law."""
+    """Draw the words of n people with random tickets.
+
+    The distribution is that of `ticket_words`, without the hashing.
+    """
     return entropy.words(2 * n, np.uint64).reshape(n, 2)
 
 
-def thresholds(weights: Sequence[Fraction]) -> npt.NDArray[np.uint64]:
-    """Where a 64-bit word passes from one part to the next, for parts of these weights, which sum to 1."""
+def compute_thresholds(weights: Sequence[Fraction]) -> npt.NDArray[np.uint64]:
+    """Return the words at which one part ends and the next begins.
+
+    The parts have these weights, which sum to 1.
+    """
     total, edges = Fraction(0), []
     for weight in weights[:-1]:
         total += weight
@@ -46,38 +54,43 @@ def thresholds(weights: Sequence[Fraction]) -> npt.NDArray[np.uint64]:
     return np.array(edges, np.uint64)
 
 
-def part_of(words: npt.NDArray[np.uint64], edges: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """The part that each word falls into."""
+def find_parts(
+    words: npt.NDArray[np.uint64], edges: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.int64]:
+    """Return the part that each word falls into."""
     return np.searchsorted(edges, words, side="right").astype(np.int64)
 
 
-def below(words: npt.NDArray[np.uint64], bound: int) -> npt.NDArray[np.int64]:
-    """Each word scaled to an integer in ``[0, bound)``, for a bound of at most 2^32; uneven by no more than a part of 2^32."""
+def scale_words(words: npt.NDArray[np.uint64], bound: int) -> npt.NDArray[np.int64]:
+    """Scale each word to an integer in ``[0, bound)``, for a bound of at most 2^32.
+
+    Probabilities differ by a part of 2^32 at most.
+    """
     # floor(word * bound / 2^64) by halves, since 128-bit products do not exist here.
     high, low = words >> _HALF, words & _LOW
     product = high * np.uint64(bound) + ((low * np.uint64(bound)) >> _HALF)
     return (product >> _HALF).astype(np.int64)
 
 
-def combination_of(words: npt.NDArray[np.uint64], n: int, k: int) -> npt.NDArray[np.int64]:
-    """K of n things for each word, ``(len(words), k)``, rising: every combination alike.
+def unrank_combinations(words: npt.NDArray[np.uint64], n: int, k: int) -> npt.NDArray[np.int64]:
+    """Return k of n items for each word, ``(len(words), k)``, rising and uniform.
 
     Notes
     -----
-    The word picks a rank among all combinations in lexicographic order, and the rank is undone one place at a time: a thing is the next
-    one where fewer combinations begin before it than the rank says.
+    The word selects a rank among all combinations in lexicographic order. The rank is decoded one
+    position at a time: an item is the next one if fewer combinations than the rank begin before it.
     """
-    rank = below(words, math.comb(n, k))
+    rank = scale_words(words, math.comb(n, k))
     chosen = np.empty((len(rank), k), np.int64)
     first = np.zeros(len(rank), np.int64)
     for place in range(k):
         left = k - place - 1
-        # starts[i]: combinations of the places still open that begin with a thing before i.
+        # starts[i]: combinations of the remaining positions that begin with an item before i.
         begin = np.array([math.comb(n - 1 - i, left) for i in range(n)], np.int64)
         starts = np.concatenate([[0], np.cumsum(begin)])
         rank = rank + starts[first]
-        thing = np.searchsorted(starts, rank, side="right") - 1
-        rank = rank - starts[thing]
-        chosen[:, place] = thing
-        first = thing + 1
+        item = np.searchsorted(starts, rank, side="right") - 1
+        rank = rank - starts[item]
+        chosen[:, place] = item
+        first = item + 1
     return chosen

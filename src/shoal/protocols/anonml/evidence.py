@@ -1,41 +1,47 @@
-"""What the aggregator has counted, and what the counts say: estimates with their variances, about one feature or about blocks of them.
+"""Noisy counts as estimates with variances, for single features and blocks.
 
-A table counts (bin, label) cells. A bit says on which of two sides a peer's value lies, or whether that side agrees with its label.
-All counts are of randomised answers; nothing here is private.
+The learning step of variant ``plus`` (``posterior``) reads them. A table counts (bin, label) cells.
+A bit says on which of two sides a peer's value lies, or whether that side agrees with its label. A
+block answer is about several features: it adds to the table of each one, and shows how strongly two
+features are correlated. All counts are of randomised answers; nothing here is private.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from shoal.mechanisms.reports import FrequencyMechanism
-from shoal.mechanisms.response import RandomResponse
+from shoal.mechanisms.frequency_oracle import FrequencyOracle
+from shoal.mechanisms.randomized_response import RandomizedResponse
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 
 N_LEVELS = 3
-"""Levels that a block question tells apart in each of its features."""
+"""Levels that a block question distinguishes in each of its features."""
 
 
-def within(shares: Floats, n: int) -> Floats:
-    """Shares as they may well be: after n reports none is known to differ from 0 or 1 by less than half a report."""
+def clip_shares(shares: Floats, n: int) -> Floats:
+    """Clip shares to the plausible range.
+
+    After n reports, no share is known to differ from 0 or 1 by less than half a report.
+    """
     return np.clip(shares, 0.5 / n, 1 - 0.5 / n)
 
 
 @dataclass(frozen=True)
-class Shape:
+class FeatureBins:
     """The bins of a feature.
 
     Parameters
     ----------
     n_bins
-        How many, the one for missing values included; it is the last.
+        Number of bins, including the one for missing values, which is the last.
     is_ordered
-        Whether neighbouring bins are alike: bins of a number, not categories.
+        Whether neighbouring bins are similar: bins of a number, not categories.
     has_missing
         Whether the last bin is that of missing values.
     """
@@ -46,21 +52,19 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Table:
+class NoisyLabelTable:
     """Noisy counts of the cells (bin, label) of one feature; cell = bin * L + label.
 
     Parameters
     ----------
     counts
-        How many reports support each cell, ``(B * L,)``.
+        Number of reports that support each cell, ``(B * L,)``.
     n
         Number of reports.
-    mechanism
-        How they were randomised.
 
     Examples
     --------
-    >>> table = Table(np.array([40, 20, 20, 20]), 100, RandomResponse(2.0, 4))
+    >>> table = NoisyLabelTable(np.array([40, 20, 20, 20]), 100, RandomizedResponse(2.0, 4))
     >>> shares, variances = table.estimate(2)
     >>> shares.round(2)
     array([[0.49, 0.17],
@@ -69,36 +73,39 @@ class Table:
 
     counts: Counts
     n: int
-    mechanism: FrequencyMechanism
+    mechanism: FrequencyOracle
 
     def estimate(self, n_labels: int) -> tuple[Floats, Floats]:
-        """Shares of the cells and their variances, sampling included, each ``(B, L)``; they need at least one report.
+        """Return the shares of the cells and their variances, each ``(B, L)``.
+
+        Variances include sampling. There must be at least one report.
 
         Notes
         -----
-        A report supports a cell with chance P = q + f (p - q), so the variance is P (1 - P) / (n (p - q)^2).
+        A report supports a cell with probability P = q + f (p - q), so the variance is P (1 - P) /
+        (n (p - q)^2).
         """
         q, spread = float(self.mechanism.q), float(self.mechanism.p - self.mechanism.q)
         shares = (self.counts / self.n - q) / spread
-        chances = q + within(shares, self.n) * spread
+        chances = q + clip_shares(shares, self.n) * spread
         variances = chances * (1 - chances) / (self.n * spread**2)
         return shares.reshape(-1, n_labels), variances.reshape(-1, n_labels)
 
 
 @dataclass(frozen=True)
-class Bit:
-    """Noisy count of those who said yes, v = +1; the others are v = -1.
+class NoisyBit:
+    """Noisy count of the answers yes, v = +1; the others are v = -1.
 
     Examples
     --------
-    >>> answers = Bit(60, 100, RandomResponse(2.0, 2))
+    >>> answers = NoisyBit(60, 100, RandomizedResponse(2.0, 2))
     >>> round(answers.mean, 3), round(answers.variance, 3)
     (0.263, 0.017)
     """
 
     yes: int
     n: int
-    mechanism: RandomResponse
+    mechanism: RandomizedResponse
 
     @property
     def mean(self) -> float:
@@ -107,18 +114,19 @@ class Bit:
 
     @property
     def variance(self) -> float:
-        """Its variance, sampling included, at most."""
+        """Upper bound of its variance, sampling included."""
         return 1 / (float(self.mechanism.p - self.mechanism.q) ** 2 * self.n)
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """All that is known of one feature: a table, or bits about two sides of it.
+class FeatureEvidence:
+    """All counts about one feature: a table, or bits about two sides of it.
 
     Parameters
     ----------
     shape
-        The feature's bins. A bit puts bin 1 on the high side and all others, the missing ones too, on the low side.
+        The feature's bins. In bit mode, bin 1 is the high side; all other bins, including the
+        missing one, are the low side.
     table
         Counts of (bin, label) cells, in table mode.
     side
@@ -126,22 +134,25 @@ class Evidence:
     agree
         Yes if the side (high or low) agrees with the label (1 or 0), in bit mode.
     n_placed
-        How many peers placed the cut at the median; 0 if nobody did.
+        Number of peers that placed the cut at the median; 0 if none did.
     is_lowest
-        Whether the cut is the lowest value, or the feature a category: nothing is then known of the sides' shares beforehand.
+        Whether the cut is the lowest value, or the feature a category: then nothing is known in
+        advance about the shares of the sides.
     """
 
-    shape: Shape
-    table: Table | None = None
-    side: Bit | None = None
-    agree: Bit | None = None
+    shape: FeatureBins
+    table: NoisyLabelTable | None = None
+    side: NoisyBit | None = None
+    agree: NoisyBit | None = None
     n_placed: int = 0
     is_lowest: bool = False
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """Noisy counts of block answers, folded into tables of one feature and the label and of two features.
+class BlockCounts:
+    """Noisy counts of block answers.
+
+    They are summed into tables of one feature and the label, and tables of two features.
 
     Parameters
     ----------
@@ -150,13 +161,14 @@ class Blocks:
     singles
         Reports by level and label, ``(J, G, 2)``.
     n_singles
-        How many reports are about each feature, ``(J,)``.
+        Number of reports about each feature, ``(J,)``.
     pairs
-        Reports by the two levels of features i < j, ``(J (J - 1) / 2, G, G)``, pairs in lexicographic order.
+        Reports by the two levels of features i < j, ``(J (J - 1) / 2, G, G)``, pairs in
+        lexicographic order.
     n_pairs
-        How many reports are about each pair.
+        Number of reports about each pair.
     mechanism
-        Random response over the 2 G^k cells of a block of k features.
+        Randomised response over the 2 G^k cells of a block of k features.
     """
 
     levels: tuple[Counts, ...]
@@ -164,4 +176,143 @@ class Blocks:
     n_singles: Counts
     pairs: Counts
     n_pairs: Counts
-    mechanism: RandomResponse
+    mechanism: RandomizedResponse
+
+
+# Correlations of noisy scores are uncertain: limit each of them, and the eigenvalues of their
+# matrix.
+_MAX_CORRELATION = 0.97
+_MIN_EIGENVALUE = 0.05
+_RIDGE = 0.05
+_MIN_SPREAD = 1e-4
+_SILENT = 1e-6
+
+
+def cut_levels(values: Floats, weights: Floats, n_levels: int = N_LEVELS) -> Counts:
+    """Return the level of each value, by weighted one-dimensional k-means.
+
+    The result is exact, by dynamic programming over the sorted values.
+
+    Examples
+    --------
+    >>> cut_levels(np.array([0.1, 3.0, 0.2, -5.0]), np.ones(4))
+    array([1, 2, 1, 0])
+    """
+    order = np.argsort(values, kind="stable")
+    distinct = np.unique(values.round(6)).size
+    x, w = values[order], weights[order] + 1e-9
+    W, WX, WXX = (np.concatenate(([0.0], np.cumsum(part))) for part in (w, w * x, w * x * x))
+    mass = np.maximum(W - W[:, None], 1e-12)
+    scatter = (WXX - WXX[:, None]) - (WX - WX[:, None]) ** 2 / mass
+    # cost[i, j]: one level of the values i to j - 1.
+    cost = np.where(np.arange(W.size)[:, None] < np.arange(W.size), scatter, np.inf)
+    best, starts = cost[0], []
+    for _ in range(min(n_levels, distinct) - 1):
+        through = best[:, None] + cost
+        starts.append(through.argmin(0))
+        best = through.min(0)
+    levels, end = np.zeros(x.size, np.int64), x.size
+    for start in reversed(starts):
+        end = int(start[end])
+        levels[order[end:]] += 1
+    return levels
+
+
+def estimate_level_table(blocks: BlockCounts, feature: int) -> tuple[Floats, Floats, Floats]:
+    """Return the bins in each level, and shares of (level, label) cells with variances.
+
+    The shapes are ``(G, B)``, ``(G, 2)`` and ``(G, 2)``.
+
+    Notes
+    -----
+    A report is true with probability p - q and uniform otherwise, and so is its part about one
+    feature and the label.
+    """
+    levels, n = blocks.levels[feature], int(blocks.n_singles[feature])
+    G = int(levels.max()) + 1
+    kept = float(blocks.mechanism.p - blocks.mechanism.q)
+    reported = blocks.singles[feature, :G] / n
+    shares = (reported - (1 - kept) / (2 * N_LEVELS)) / kept
+    chances = clip_shares(reported, n)
+    return (
+        (levels == np.arange(G)[:, None]).astype(np.float64),
+        shares,
+        chances * (1 - chances) / (n * kept**2),
+    )
+
+
+def compute_score_factors(
+    blocks: BlockCounts,
+    scores: Sequence[Floats],
+    shares: Sequence[Floats],
+    associations: Sequence[Floats],
+) -> Floats:
+    """Return the factor of each feature's score, ``(J,)``.
+
+    Without it, features with the same information would count twice in a sum.
+
+    Notes
+    -----
+    The linear regression of the label on the scores, by shrunk correlations from the blocks,
+    half-way to the plain sum. The full regression is unsafe: correlations of noisy scores are
+    uncertain. E g (y - pi) is pi (1 - pi) M.(g delta); the factor cancels.
+    """
+    J = len(scores)
+    centred = [g - M @ g for g, M in zip(scores, shares, strict=True)]
+    variance = np.array([M @ g**2 for g, M in zip(centred, shares, strict=True)])
+    covariance = np.array(
+        [M @ (g * delta) for g, M, delta in zip(centred, shares, associations, strict=True)]
+    )
+    active = np.flatnonzero(variance > _SILENT)
+    if active.size < 2:
+        return np.ones(J)
+    R = _estimate_correlations(blocks, centred, shares)[np.ix_(active, active)]
+    eigenvalues, U = np.linalg.eigh(R)
+    R = (U * np.maximum(eigenvalues, _MIN_EIGENVALUE)) @ U.T
+    scale = np.sqrt(variance[active])
+    w = np.maximum(
+        np.linalg.solve(
+            (R + _RIDGE * np.eye(active.size)) * np.outer(scale, scale), covariance[active]
+        ),
+        0.0,
+    )
+    weights = np.ones(J)
+    if w.any():
+        weights[active] = (w / w.mean() + 1) / 2
+    return weights
+
+
+def _estimate_correlations(
+    blocks: BlockCounts, scores: Sequence[Floats], shares: Sequence[Floats]
+) -> Floats:
+    """Return the correlations of the features' scores, shrunk according to their uncertainty.
+
+    Each level represents its bins.
+    """
+    J, kept = len(scores), float(blocks.mechanism.p - blocks.mechanism.q)
+    G = np.arange(N_LEVELS)[:, None]
+    mass = np.array([(levels == G) @ M for levels, M in zip(blocks.levels, shares, strict=True)])
+    value = np.array(
+        [
+            (levels == G) @ (M * g)
+            for levels, M, g in zip(blocks.levels, shares, scores, strict=True)
+        ]
+    ) / np.maximum(mass, 1e-9)
+    i, j = np.triu_indices(J, 1)
+    product = value[i][:, :, None] * value[j][:, None, :]
+    n = np.maximum(blocks.n_pairs, 1)
+    mean = (product * blocks.pairs).sum((1, 2)) / n
+    error2 = np.maximum((product**2 * blocks.pairs).sum((1, 2)) / n - mean**2, 0.0) / n / kept**2
+    covariance = (mean - (1 - kept) * value.mean(1)[i] * value.mean(1)[j]) / kept
+    variance = np.maximum((mass * value**2).sum(1), 1e-9)
+    scale = variance[i] * variance[j]
+    rho, error2 = covariance / np.sqrt(scale), error2 / scale
+    usable = (blocks.n_pairs > 1) & (variance[i] > _SILENT) & (variance[j] > _SILENT)
+    spread = (
+        max(_MIN_SPREAD, float((rho**2 - error2)[usable].mean())) if usable.any() else _MIN_SPREAD
+    )
+    R = np.eye(J)
+    R[i, j] = R[j, i] = np.where(
+        usable, np.clip(rho * spread / (spread + error2), -_MAX_CORRELATION, _MAX_CORRELATION), 0.0
+    )
+    return R

@@ -1,4 +1,7 @@
-"""What travels in AnonML: the aggregator opens a phase to everyone, a peer answers its question in a packet of its own."""
+"""Messages: the aggregator opens a phase to everyone, and a peer answers its question.
+
+Each answer is a separate packet. Type names and fields are the wire format.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,18 @@ Ticket = Annotated[bytes, Field(min_length=TICKET_BYTES, max_length=TICKET_BYTES
 Natural = Annotated[int, Field(ge=0)]
 
 
-class Publication(Record):
-    """What the questions of a phase depend on: learned from the answers of earlier phases, and public.
+class AnonMLPublication(Record):
+    """The public data that the questions of a phase depend on.
+
+    It is learned from the answers of earlier phases.
 
     Parameters
     ----------
     points
-        A point for each search that goes on: is your number greater?
+        A point for each open search: is your number greater?
     cuts
-        The cut points of each number without public bins, in the schema's order, once they are placed.
+        The cut points of each number without public bins, in the schema's order, once they are
+        placed.
     levels
         The level of each bin of each feature, for block questions.
     """
@@ -32,20 +38,27 @@ class Publication(Record):
     levels: tuple[tuple[Natural, ...], ...] = ()
 
 
-class Ask(Message):
-    """A phase is open; whoever's ticket belongs to it may answer, from ``opened`` until ``closes``."""
+class AnonMLAsk(Message):
+    """The opening of a phase.
+
+    Each person with a ticket of the phase may answer, from ``opened`` until ``closes``.
+    """
 
     type_name: ClassVar[str] = "anonml.ask"
     max_bytes: ClassVar[int] = 1 << 22
 
     phase: Natural
-    publication: Publication
+    publication: AnonMLPublication
     opened: Moment = START
     closes: Moment = START
 
 
-class Answer(Message):
-    """One randomised answer. The ticket shows that the question is the sender's, and that it is the first answer to it."""
+class AnonMLAnswer(Message):
+    """One randomised answer.
+
+    The ticket shows that the sender was assigned this question, and that this is the first answer
+    to it.
+    """
 
     type_name: ClassVar[str] = "anonml.answer"
     spends: ClassVar[bool] = True
@@ -61,4 +74,4 @@ class Answer(Message):
         return self.ticket + f"{self.phase}/{self.question}".encode()
 
 
-MESSAGES = Registry(Ask, Answer)
+MESSAGES = Registry(AnonMLAsk, AnonMLAnswer)

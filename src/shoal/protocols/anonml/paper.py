@@ -1,11 +1,11 @@
-"""The script of variant ``paper``: medians by Algorithm 1, then one perturbed table for each subset of a person's partition.
+"""Variant `paper`: private medians, then one perturbed table per feature subset.
 
-==================  ===========================================================================================
-phase               what is asked
-==================  ===========================================================================================
-medians (15 times)  a fifteenth of the people: for each number without bins, is it greater than the estimate?
-tables              everyone: which combination of bins and label, for each subset of the own partition
-==================  ===========================================================================================
+``medians`` (15 phases)
+    A fifteenth of the people: for each number without bins, is it greater than the estimate?
+``tables``
+    Everyone: which combination of bins and label, for each subset of the person's partition.
+
+Medians follow Algorithm 1 of the paper.
 """
 
 from __future__ import annotations
@@ -15,33 +15,38 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from shoal.domain import Feature
+from shoal.data.schema import Feature
 from shoal.entropy import Entropy
-from shoal.mechanisms.reports import FrequencyMechanism
-from shoal.mechanisms.response import RandomResponse
+from shoal.mechanisms.frequency_oracle import FrequencyOracle
+from shoal.mechanisms.randomized_response import RandomizedResponse
 from shoal.privacy.events import Event
-from shoal.protocols.anonml.assignment import Words, below
-from shoal.protocols.anonml.classifiers import train
-from shoal.protocols.anonml.median import N_BATCHES, MedianSearch
-from shoal.protocols.anonml.messages import Publication
+from shoal.protocols.anonml.assignment import Words, scale_words
+from shoal.protocols.anonml.ensemble import SubsetTable, WeightedVote, train
+from shoal.protocols.anonml.messages import AnonMLPublication
 from shoal.protocols.anonml.model import VoteModel
-from shoal.protocols.anonml.params import Paper, cells_of
-from shoal.protocols.anonml.partitions import feature_subsets
-from shoal.protocols.anonml.questions import Above, Cell, Ints, Question, charge, n_joint_cells, response, table_mechanism
-from shoal.protocols.anonml.script import Script, Tallies
-from shoal.protocols.anonml.vote import Vote
+from shoal.protocols.anonml.params import AnonMLPaperParams, count_cells, draw_feature_subsets
+from shoal.protocols.anonml.quantiles import N_MEDIAN_BATCHES, MedianSearch
+from shoal.protocols.anonml.questions import (
+    AboveQuestion,
+    CellQuestion,
+    Ints,
+    Question,
+    choose_table_mechanism,
+    count_joint_cells,
+    make_response,
+    price_answer,
+)
+from shoal.protocols.anonml.script import AnonMLScript, Tallies
 
 MECHANISMS = ("random-response", "rappor", "pq")
-"""The paper's three, of which the one of least expected error answers."""
+"""The paper's three mechanisms; an answer uses the one of least expected error."""
 
 
-class PaperScript(Script):
+class AnonMLPaperScript(AnonMLScript):
     """Variant ``paper``.
 
     Parameters
     ----------
-    params
-        What all parties agree on.
     seed
         The shared source of randomness: the study's digest.
 
@@ -51,27 +56,32 @@ class PaperScript(Script):
 
     Privacy
     -------
-    Unit person, replace, against everyone: ``epsilon_release`` for each of ``n_releases`` answers; they add up.
+    Unit person, replace, against everyone: ``epsilon_release`` for each of ``n_releases`` answers;
+    they add up.
     """
 
-    params: Paper
+    params: AnonMLPaperParams
 
-    def __init__(self, params: Paper, seed: bytes) -> None:
+    def __init__(self, params: AnonMLPaperParams, seed: bytes) -> None:
         self.params = params
         self.schema = params.schema
-        self.n_steps = N_BATCHES if params.unbinned else 0
+        self.n_steps = N_MEDIAN_BATCHES if params.unbinned else 0
         self.n_phases = self.n_steps + 1
-        self.subsets = feature_subsets(seed, params.n_features, params.n_partitions, params.n_subsets, params.subset_size)
+        self.subsets = draw_feature_subsets(
+            seed, params.n_features, params.n_partitions, params.n_subsets, params.subset_size
+        )
         self._questions = lru_cache(maxsize=4)(self._make_questions)
 
-    def place(self, words: Words) -> Ints:
-        return below(words[:, 0], N_BATCHES) * self.params.n_partitions + below(words[:, 1], self.params.n_partitions)
+    def assign_positions(self, words: Words) -> Ints:
+        return scale_words(words[:, 0], N_MEDIAN_BATCHES) * self.params.n_partitions + scale_words(
+            words[:, 1], self.params.n_partitions
+        )
 
-    def group_at(self, phase: int, places: Ints) -> Ints:
-        batch, partition = np.divmod(places, self.params.n_partitions)
+    def find_groups(self, phase: int, positions: Ints) -> Ints:
+        batch, partition = np.divmod(positions, self.params.n_partitions)
         return partition if phase == self.n_steps else np.where(batch == phase, 0, -1)
 
-    def asked(self, phase: int, group: int) -> tuple[int, ...]:
+    def list_question_numbers(self, phase: int, group: int) -> tuple[int, ...]:
         if group < 0:
             return ()
         if phase < self.n_steps:
@@ -79,68 +89,97 @@ class PaperScript(Script):
         first = group * self.params.n_subsets
         return tuple(range(first, first + self.params.n_subsets))
 
-    def name_of(self, phase: int, question: int) -> str:
+    def question_name(self, phase: int, question: int) -> str:
         if phase < self.n_steps:
             return f"median/{self.params.unbinned[question].name}"
         return f"table/{question % self.params.n_subsets}"
 
     @cached_property
     def prices(self) -> dict[str, Event]:
-        """A person's partition is not known beforehand: all tables cost the same, and the largest that could be stands for them."""
+        """The cost of each name.
+
+        A person's partition is not known in advance: all tables cost the same, and the event
+        describes the largest possible table.
+        """
         epsilon, numbers = self.params.epsilon_release, self.params.unbinned
-        medians = {f"median/{number.name}": charge(response(epsilon), epsilon, number.name) for number in numbers}
-        cells = sorted((feature.n_bins or 2 + feature.missing for feature in self.schema.features), reverse=True)
+        medians = {
+            f"median/{number.name}": price_answer(make_response(epsilon), epsilon, number.name)
+            for number in numbers
+        }
+        cells = sorted(
+            (feature.n_bins or 2 + feature.missing for feature in self.schema.features),
+            reverse=True,
+        )
         largest = math.prod(cells[: self.params.subset_size]) * self.params.n_labels
-        table = charge(table_mechanism(epsilon, largest, MECHANISMS), epsilon, *self.params.columns)
+        table = price_answer(
+            choose_table_mechanism(epsilon, largest, MECHANISMS), epsilon, *self.params.columns
+        )
         return medians | {f"table/{i}": table for i in range(self.params.n_subsets)}
 
     def max_cuts(self, number: Feature) -> int:
         return 1
 
-    def expected(self, phase: int) -> tuple[int, int, int]:
+    def publication_sizes(self, phase: int) -> tuple[int, int, int]:
         n = len(self.params.unbinned)
         return (n, 0, 0) if phase < self.n_steps else (0, n, 0)
 
     @cached_property
-    def _bit(self) -> RandomResponse | None:
-        return None if self.params.is_bare else response(self.params.epsilon_release)
+    def _bit_mechanism(self) -> RandomizedResponse | None:
+        return None if self.params.is_noiseless else make_response(self.params.epsilon_release)
 
-    def publish(self, tallies: Tallies) -> Publication:
+    def publish(self, tallies: Tallies) -> AnonMLPublication:
         searches = [MedianSearch.begin(number.low, number.high) for number in self.params.unbinned]
         for counted in tallies[: self.n_steps]:
-            told = zip(searches, counted, strict=True)
-            searches = [search.told(int(tally.counts[1]), tally.n, self._bit) for search, tally in told]
+            searches = [
+                search.update(int(tally.counts[1]), tally.n, self._bit_mechanism)
+                for search, tally in zip(searches, counted, strict=True)
+            ]
         points = tuple(float(search.estimate) for search in searches)
-        return Publication(points=points) if len(tallies) < self.n_steps else Publication(cuts=tuple((point,) for point in points))
+        return (
+            AnonMLPublication(points=points)
+            if len(tallies) < self.n_steps
+            else AnonMLPublication(cuts=tuple((point,) for point in points))
+        )
 
-    def questions(self, phase: int, publication: Publication) -> tuple[Question, ...]:
+    def questions(self, phase: int, publication: AnonMLPublication) -> tuple[Question, ...]:
         return self._questions(phase, publication)
 
-    def _make_questions(self, phase: int, publication: Publication) -> tuple[Question, ...]:
+    def _make_questions(self, phase: int, publication: AnonMLPublication) -> tuple[Question, ...]:
         if phase < self.n_steps:
-            asked = zip(self.params.unbinned, publication.points, strict=True)
-            return tuple(Above(f"median of {number.name}", self._bit, number, point) for number, point in asked)
-        features = self.binned(publication).features
+            return tuple(
+                AboveQuestion(f"median of {number.name}", self._bit_mechanism, number, point)
+                for number, point in zip(self.params.unbinned, publication.points, strict=True)
+            )
+        features = self.bin_schema(publication).features
         questions = []
         for part in self.subsets:
             for subset in part:
                 chosen = tuple(features[j] for j in subset)
                 name = f"table of {', '.join(feature.name for feature in chosen)}"
-                mechanism = self._table(n_joint_cells(chosen, self.params.n_labels))
-                questions.append(Cell(name, mechanism, chosen, self.params.n_labels))
+                mechanism = self._choose_mechanism(count_joint_cells(chosen, self.params.n_labels))
+                questions.append(CellQuestion(name, mechanism, chosen, self.params.n_labels))
         return tuple(questions)
 
-    def _table(self, size: int) -> FrequencyMechanism | None:
-        return None if self.params.is_bare else table_mechanism(self.params.epsilon_release, size, MECHANISMS)
+    def _choose_mechanism(self, size: int) -> FrequencyOracle | None:
+        return (
+            None
+            if self.params.is_noiseless
+            else choose_table_mechanism(self.params.epsilon_release, size, MECHANISMS)
+        )
 
     def learn(self, tallies: Tallies, entropy: Entropy) -> VoteModel:
         publication = self.publish(tallies[: self.n_steps])
-        schema, params = self.binned(publication), self.params
+        schema, params = self.bin_schema(publication), self.params
         subsets = [subset for part in self.subsets for subset in part]
         trained = []
-        for subset, tally, question in zip(subsets, tallies[self.n_steps], self.questions(self.n_steps, publication), strict=True):
-            n_bins = tuple(cells_of(schema.features[j]) for j in subset)
-            trained.append(
-                train(tally.counts, tally.n, question.mechanism, subset, n_bins, params.n_labels, params.classifier, params.score, entropy)
+        for subset, tally, question in zip(
+            subsets, tallies[self.n_steps], self.questions(self.n_steps, publication), strict=True
+        ):
+            n_bins = tuple(count_cells(schema.features[j]) for j in subset)
+            table = SubsetTable(
+                subset, n_bins, params.n_labels, tally.counts, tally.n, question.mechanism
             )
-        return VoteModel(schema, Vote(tuple(one for one in trained if one is not None), params.n_labels))
+            trained.append(train(table, params.classifier, params.score, entropy))
+        return VoteModel(
+            schema, WeightedVote(tuple(one for one in trained if one is not None), params.n_labels)
+        )

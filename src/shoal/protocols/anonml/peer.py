@@ -1,12 +1,13 @@
-"""The peer of AnonML: a person's row, which answers what the person's ticket says, and nothing else.
+"""The peer: holds a person's row, and answers the questions of the person's ticket only.
 
-==========================  ==================================================================================
-given                       done
-==========================  ==================================================================================
-``Ask`` of a phase          check it; put each question of this ticket in this phase to the ledger
-granted                     draw the answer, once
-all of the last phase sent  finish
-==========================  ==================================================================================
+``AnonMLAsk`` of a phase
+    Check it; ask the ledger for each question of this ticket in this phase.
+``Granted``
+    Draw the answer, once.
+All answers of the last phase are stored
+    Finish.
+
+A change must keep that prices come from the script and that `answer` alone reads the row.
 """
 
 from __future__ import annotations
@@ -18,21 +19,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shoal.domain import Categorical
+from shoal.data.schema import Categorical
 from shoal.entropy import Entropy
 from shoal.errors import LocalProtocolError, RemoteProtocolError
 from shoal.messages.base import Message
 from shoal.privacy.events import Event
 from shoal.privacy.private import Private
-from shoal.protocols.anonml.assignment import words_of
-from shoal.protocols.anonml.messages import MESSAGES, Answer, Ask
-from shoal.protocols.anonml.questions import Rows
-from shoal.protocols.anonml.script import Script
-from shoal.protocols.base import Effects, Finish, Peer, PeerState, unpriced
+from shoal.protocols.anonml.assignment import ticket_words
+from shoal.protocols.anonml.messages import MESSAGES, AnonMLAnswer, AnonMLAsk
+from shoal.protocols.anonml.questions import AssignedRows
+from shoal.protocols.anonml.script import AnonMLScript
+from shoal.protocols.base import Effects, Finish, Peer, PeerState, unpriced_question_error
 
 
-def _check_row(script: Script, columns: Mapping[str, npt.NDArray[Any]], label: npt.NDArray[np.int64]) -> None:
-    """Refuse a row that is not as the schema encodes it, before anything is asked: later its failure would tell of it."""
+def _check_row(
+    script: AnonMLScript, columns: Mapping[str, npt.NDArray[Any]], label: npt.NDArray[np.int64]
+) -> None:
+    """Raise `LocalProtocolError` for a row that is not encoded by the schema.
+
+    It is called before the first question: a later failure would reveal something about the row.
+    """
     schema = script.params.schema
     for feature in schema.features:
         column = columns[feature.name]
@@ -41,26 +47,26 @@ def _check_row(script: Script, columns: Mapping[str, npt.NDArray[Any]], label: n
         least = 0 if isinstance(feature, Categorical) else feature.low
         inside = np.where(is_known, (column >= least) & (column <= most), feature.missing)
         if column.shape != (1,) or not inside.all():
-            raise _strange(feature.name)
+            raise _bad_row_error(feature.name)
     if label.shape != (1,) or not 0 <= int(label[0]) < script.params.n_labels:
-        raise _strange(script.params.columns[-1])
+        raise _bad_row_error(script.params.columns[-1])
 
 
-def _strange(name: str) -> LocalProtocolError:
+def _bad_row_error(name: str) -> LocalProtocolError:
     return LocalProtocolError(
         "PROTO-001",
         f"A peer's {name} is not one value as the schema encodes it.",
-        fix="Encode the row with the study's schema, without clipping, and give one row.",
+        fix="Encode one row with the study's schema, without clipping.",
     )
 
 
-class Waiting(PeerState):
-    """Which phases were opened in which this peer has questions."""
+class AnonMLPeerState(PeerState):
+    """The opened phases in which this peer has questions."""
 
-    heard: tuple[Ask, ...] = ()
+    heard: tuple[AnonMLAsk, ...] = ()
 
 
-class AnonMLPeer(Peer[Waiting]):
+class AnonMLPeer(Peer[AnonMLPeerState]):
     """One person's side.
 
     Parameters
@@ -68,57 +74,65 @@ class AnonMLPeer(Peer[Waiting]):
     study
         Digest of the manifest.
     script
-        The course of the study, which this peer prices and checks by itself.
+        The peer's own copy, by which it prices and checks.
     ticket
-        The person's ticket; it decides which questions are the person's.
+        Determines the person's questions.
     columns, label
         The person's row as the schema encodes it: arrays of one element each.
 
     Privacy
     -------
-    Unit person, replace, against everyone. In ``plus`` a person answers one question; in ``paper`` one table for each subset and one bit
-    for each number without public bins. The price of each is the script's, never a message's.
+    Unit person, replace, against everyone. In ``plus`` a person answers one question; in ``paper``
+    one table for each subset and one bit for each number without public bins. The price of each is
+    the script's, never a message's.
     """
 
     messages = MESSAGES
 
     def __init__(
-        self, study: bytes, script: Script, ticket: bytes, columns: Mapping[str, npt.NDArray[Any]], label: npt.NDArray[np.int64]
+        self,
+        study: bytes,
+        script: AnonMLScript,
+        ticket: bytes,
+        columns: Mapping[str, npt.NDArray[Any]],
+        label: npt.NDArray[np.int64],
     ) -> None:
-        if script.params.is_bare:
+        if script.params.is_noiseless:
             raise LocalProtocolError(
                 "PROTO-001",
-                "A peer was to answer without perturbation.",
+                "A peer was created for a study without perturbation.",
                 why="An answer without noise has no price, and no participant can agree to it.",
-                fix="Give the study an epsilon; what is possible without noise can be simulated.",
+                fix="Set a finite epsilon in the study; only a simulation can run without noise.",
             )
         _check_row(script, columns, label)
         self.study = study
         self.script = script
         self.ticket = ticket
-        words = words_of(study, ticket)
-        self._row = Private(Rows(columns, label, words))
-        place = script.place(words)
-        groups = [int(script.group_at(phase, place)[0]) for phase in range(script.n_phases)]
-        self.mine = {
-            script.name_of(phase, question): (phase, question)
+        words = ticket_words(study, ticket)
+        self._row = Private(AssignedRows(columns, label, words))
+        position = script.assign_positions(words)
+        groups = [int(script.find_groups(phase, position)[0]) for phase in range(script.n_phases)]
+        self.own_questions = {
+            script.question_name(phase, question): (phase, question)
             for phase, group in enumerate(groups)
-            for question in script.asked(phase, group)
+            for question in script.list_question_numbers(phase, group)
         }
 
-    def initial(self) -> Waiting:
-        return Waiting()
+    def initial_state(self) -> AnonMLPeerState:
+        return AnonMLPeerState()
 
     def price(self, question: str) -> Event:
-        if question not in self.mine:
-            raise unpriced(question)
+        if question not in self.own_questions:
+            raise unpriced_question_error(question)
         return self.script.prices[question]
 
-    def received(self, state: Waiting, message: Message, now: datetime, entropy: Entropy) -> tuple[Waiting, Effects]:
-        if not isinstance(message, Ask):
-            raise RemoteProtocolError("PROTO-003", "An aggregator does not answer.")
-        self.script.check(message.phase, message.publication)
-        names = [name for name, (phase, _) in self.mine.items() if phase == message.phase]
+    def on_message(
+        self, state: AnonMLPeerState, message: Message, now: datetime, entropy: Entropy
+    ) -> tuple[AnonMLPeerState, Effects]:
+        if not isinstance(message, AnonMLAsk):
+            raise RemoteProtocolError("PROTO-003", "The aggregator sent an answer.")
+        self.script.check_publication(message.phase, message.publication)
+        names = [name for name, (phase, _) in self.own_questions.items() if phase == message.phase]
         if not names or any(ask.phase == message.phase for ask in state.heard):
             return state, ()
         state = state.replace(heard=(*state.heard, message))
@@ -128,17 +142,25 @@ class AnonMLPeer(Peer[Waiting]):
             effects += more
         return state, effects
 
-    def answer(self, state: Waiting, question: str, entropy: Entropy) -> Message:
-        phase, number = self.mine[question]
+    def answer(self, state: AnonMLPeerState, question: str, entropy: Entropy) -> Message:
+        phase, number = self.own_questions[question]
         ask = next(ask for ask in state.heard if ask.phase == phase)
-        asked = self.script.questions(phase, ask.publication)[number]
-        mechanism = asked.mechanism
+        own_question = self.script.questions(phase, ask.publication)[number]
+        mechanism = own_question.mechanism
         assert mechanism is not None
-        cell = int(asked.cells(self._row.reveal())[0])
+        cell = int(own_question.find_cells(self._row.reveal())[0])
         report = mechanism.encode(mechanism.report(cell, entropy))
-        return Answer(study=self.study, ticket=self.ticket, phase=phase, question=number, report=report)
+        return AnonMLAnswer(
+            study=self.study, ticket=self.ticket, phase=phase, question=number, report=report
+        )
 
-    def released(self, state: Waiting, question: str, message: Message) -> tuple[Waiting, Effects]:
-        last = max(phase for phase, _ in self.mine.values())
-        is_done = all(state.has_answered(name) for name, (phase, _) in self.mine.items() if phase == last)
-        return state, (Finish(len(self.mine)),) if is_done else ()
+    def on_answer_stored(
+        self, state: AnonMLPeerState, question: str, message: Message
+    ) -> tuple[AnonMLPeerState, Effects]:
+        last = max(phase for phase, _ in self.own_questions.values())
+        is_done = all(
+            state.has_answered(name)
+            for name, (phase, _) in self.own_questions.items()
+            if phase == last
+        )
+        return state, (Finish(len(self.own_questions)),) if is_done else ()

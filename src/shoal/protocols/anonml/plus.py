@@ -1,19 +1,25 @@
-"""The script of variant ``plus``: every person answers one question, with the whole budget.
+"""Variant `plus`: one question per person; the rule that designs the questions.
 
-======================  ===========================================================================================
-phase                   what is asked, of which share of the people
-======================  ===========================================================================================
-placing (12 times)      is your number above this point? By bisection, for each quantile of each number without bins
-answers                 which bin and label (a table); or single bits, at small budgets
-blocks (large budgets)  which levels of a few features, and which label
-======================  ===========================================================================================
+Every person answers one question, with the whole budget.
 
-The question is drawn without a look at the row, and cut points and levels come from other people's answers. So each person spends the
-price of one answer, once.
+``placing`` (12 phases)
+    Is your number above this point? A bisection for each quantile of each number without bins.
+``answers``
+    Which bin and label (a table); or single bits, at small budgets.
+``blocks`` (at large budgets)
+    Which levels of a few features, and which label.
+
+The question is drawn independently of the row, and cut points and levels come from other people's
+answers. So each person spends the price of one answer, once.
+
+`choose_rule` chooses bins, kinds of questions and shares of people. It depends on epsilon, the
+declared size n, the number of features J, the number of classes and the trust level. It never sees
+data, and none of its constants was fitted to a dataset.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -21,37 +27,114 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from shoal.domain import Categorical, Feature, Numeric, Schema
+from shoal.data.schema import Categorical, Feature, Numeric, Schema
 from shoal.entropy import Entropy
-from shoal.mechanisms.response import RandomResponse
+from shoal.mechanisms.randomized_response import RandomizedResponse
 from shoal.privacy.events import Event
-from shoal.privacy.rounding import share
+from shoal.privacy.rounding import compute_share
+from shoal.protocols.additive_model import AdditiveModel
 from shoal.protocols.anonml import evidence as ev
-from shoal.protocols.anonml.assignment import Words, part_of, thresholds
-from shoal.protocols.anonml.bisection import N_BATCHES, Search
+from shoal.protocols.anonml.assignment import Words, compute_thresholds, find_parts
 from shoal.protocols.anonml.evidence import N_LEVELS
-from shoal.protocols.anonml.grids import candidate_edges, grid_edges
-from shoal.protocols.anonml.messages import Publication
-from shoal.protocols.anonml.model import AdditiveModel
-from shoal.protocols.anonml.params import Plus, cells_of
-from shoal.protocols.anonml.questions import (
-    Above,
-    Agree,
-    Block,
-    Cell,
-    Ints,
-    LabelIs,
-    Question,
-    Side,
-    Tally,
-    charge,
-    n_joint_cells,
-    response,
-    table_mechanism,
+from shoal.protocols.anonml.messages import AnonMLPublication
+from shoal.protocols.anonml.params import AnonMLPlusParams, count_cells
+from shoal.protocols.anonml.posterior import choose_levels, learn_scores
+from shoal.protocols.anonml.quantiles import (
+    N_BISECTION_BATCHES,
+    QuantileSearch,
+    candidate_edges,
+    grid_edges,
 )
-from shoal.protocols.anonml.rule import choose
-from shoal.protocols.anonml.script import Script, Tallies
-from shoal.protocols.anonml.shrinkage import learn, levels
+from shoal.protocols.anonml.questions import (
+    AboveQuestion,
+    AgreementQuestion,
+    BlockQuestion,
+    CellQuestion,
+    Ints,
+    LabelQuestion,
+    Question,
+    SideQuestion,
+    Tally,
+    choose_table_mechanism,
+    count_joint_cells,
+    make_response,
+    price_answer,
+)
+from shoal.protocols.anonml.script import AnonMLScript, Tallies
+
+_MEDIAN, _QUARTILES = (0.5,), (0.25, 0.5, 0.75)
+_LARGEST_BLOCK = 4
+_FEW_PER_PAIR = 250
+_MOST_COMBINATIONS = 1 << 32
+
+
+@dataclass(frozen=True)
+class QuestionRule:
+    """The questions of a study, and the shares of people who are asked them.
+
+    Parameters
+    ----------
+    targets
+        Quantiles that are placed privately, for each number without public bins.
+    placing
+        Share of the people who place them.
+    has_lowest
+        Whether the lowest value is a separate bin.
+    grid
+        Numbers of equal and growing widths of a public grid that is added to the quantiles.
+    is_one_bit
+        Whether features with two sides are asked about by single bits.
+    blocks
+        Share of the people who answer about several features, at the end.
+    block_size
+        Number of features in such a question.
+    """
+
+    targets: tuple[float, ...]
+    placing: Fraction = Fraction(0)
+    has_lowest: bool = True
+    grid: tuple[int, int] | None = None
+    is_one_bit: bool = False
+    blocks: Fraction = Fraction(0)
+    block_size: int = 0
+
+
+def choose_rule(params: AnonMLPlusParams) -> QuestionRule:
+    """Return the rule for a study."""
+    epsilon, n, j = params.epsilon, params.size, params.n_features
+    if params.trust == "shuffled":
+        # The anonymity set of a message is its phase, so there is one phase only.
+        return QuestionRule((), grid=(4, 4))
+    few = Fraction(4, 100) if params.unbinned else Fraction(0)
+    strength = n * math.tanh(epsilon / 2) ** 2
+    if epsilon < 1.5 and strength / j < 900 and params.n_labels == 2:
+        return QuestionRule(
+            _MEDIAN, Fraction(6, 100) if params.unbinned else few, has_lowest=False, is_one_bit=True
+        )
+    if epsilon < 3:
+        return QuestionRule(_MEDIAN if j >= 20 else _QUARTILES, few)
+    size = choose_block_size(epsilon, j)
+    share = Fraction(3, 10)
+    # Answers about each pair of features, if every answer is about six pairs.
+    per_pair = float(share) * n * 12 / (j * (j - 1)) if j > 1 else 0.0
+    if (
+        epsilon >= 6
+        and params.n_labels == 2
+        and per_pair >= _FEW_PER_PAIR
+        and math.comb(j, size) <= _MOST_COMBINATIONS
+    ):
+        return QuestionRule(_QUARTILES, few, grid=(12, 0), blocks=share, block_size=size)
+    return QuestionRule(_QUARTILES, few, grid=(4, 4))
+
+
+def choose_block_size(epsilon: float, n_features: int) -> int:
+    """Return the number of features in a block question.
+
+    It is the largest for which randomised response over their levels and the label is accurate.
+    """
+    affordable = math.floor((epsilon - math.log(2)) / math.log(N_LEVELS))
+    return max(2, min(_LARGEST_BLOCK, n_features, affordable))
+
 
 _ONLY = "answer"
 _SIDES = Fraction(3, 10)
@@ -60,7 +143,7 @@ _ENOUGH_TABLES = Fraction(1, 4)
 
 
 @dataclass(frozen=True)
-class Slot:
+class QuestionSlot:
     """A question with the share of the people who are asked it."""
 
     phase: int
@@ -68,229 +151,314 @@ class Slot:
     share: Fraction
 
 
-class PlusScript(Script):
+class AnonMLPlusScript(AnonMLScript):
     """Variant ``plus``.
-
-    Parameters
-    ----------
-    params
-        What all parties agree on.
 
     Privacy
     -------
     Unit person, replace, against everyone: ``epsilon`` for the one answer of a person.
     """
 
-    params: Plus
+    params: AnonMLPlusParams
 
-    def __init__(self, params: Plus) -> None:
+    def __init__(self, params: AnonMLPlusParams) -> None:
         self.params = params
-        # A whole number of grains, so that what is charged is never more than what is declared.
-        self.epsilon = share(params.epsilon, Fraction(1))
-        self.rule = choose(params)
-        self.schema = _two_sided(params.schema) if self.rule.is_one_bit else params.schema
-        self.n_steps = N_BATCHES if self.rule.placing else 0
+        # A whole number of grains, so that the charge never exceeds the declared budget.
+        self.epsilon = compute_share(params.epsilon, Fraction(1))
+        self.rule = choose_rule(params)
+        self.schema = _reduce_to_sides(params.schema) if self.rule.is_one_bit else params.schema
+        self.n_steps = N_BISECTION_BATCHES if self.rule.placing else 0
         self.n_phases = self.n_steps + 1 + bool(self.rule.blocks)
         self._questions = lru_cache(maxsize=4)(self._make_questions)
 
     @cached_property
-    def _searches(self) -> tuple[tuple[Numeric, Search], ...]:
-        """Every quantile that is to be placed, before anything is known about it."""
+    def _searches(self) -> tuple[tuple[Numeric, QuantileSearch], ...]:
+        """Every quantile to be placed, in the state before the first answer."""
         return tuple(
-            (number, Search.begin(candidate_edges(number.low, number.high), target))
+            (number, QuantileSearch.begin(candidate_edges(number.low, number.high), target))
             for number in self.params.unbinned
             for target in self.rule.targets
         )
 
     @cached_property
     def _asked_by_bits(self) -> tuple[bool, ...]:
-        """For each feature, whether single bits tell of it: it must have two sides."""
-        return tuple(self.rule.is_one_bit and _has_two_sides(feature) for feature in self.schema.features)
+        """For each feature, whether it is asked about by single bits, which needs two sides."""
+        return tuple(
+            self.rule.is_one_bit and _has_two_sides(feature) for feature in self.schema.features
+        )
 
     @cached_property
-    def _main(self) -> tuple[tuple[str, int, Fraction], ...]:
+    def _main_questions(self) -> tuple[tuple[str, int, Fraction], ...]:
         """The questions of the main phase: kind, feature, and share of that phase."""
         j, by_bits = self.params.n_features, self._asked_by_bits
         each = Fraction(1, j)
-        labels = _LABELS if any(by_bits) and each * (j - sum(by_bits)) < _ENOUGH_TABLES else Fraction(0)
-        asked: list[tuple[str, int, Fraction]] = []
+        labels = (
+            _LABELS if any(by_bits) and each * (j - sum(by_bits)) < _ENOUGH_TABLES else Fraction(0)
+        )
+        questions: list[tuple[str, int, Fraction]] = []
         for i in range(j):
             if by_bits[i]:
                 bits = each * (1 - labels)
-                asked += [("side", i, bits * _SIDES), ("agree", i, bits * (1 - _SIDES))]
+                questions += [("side", i, bits * _SIDES), ("agree", i, bits * (1 - _SIDES))]
             else:
-                asked.append(("table", i, each))
+                questions.append(("table", i, each))
         if labels:
-            asked.append(("label", -1, each * sum(by_bits) * labels))
-        return tuple(asked)
+            questions.append(("label", -1, each * sum(by_bits) * labels))
+        return tuple(questions)
 
     @cached_property
-    def slots(self) -> tuple[Slot, ...]:
+    def slots(self) -> tuple[QuestionSlot, ...]:
         """All questions of all phases, with their shares of the people, which sum to 1."""
         placing, blocks = self.rule.placing, self.rule.blocks
         found = [
-            Slot(step, i, placing / (N_BATCHES * len(self._searches))) for step in range(self.n_steps) for i in range(len(self._searches))
+            QuestionSlot(step, i, placing / (N_BISECTION_BATCHES * len(self._searches)))
+            for step in range(self.n_steps)
+            for i in range(len(self._searches))
         ]
-        found += [Slot(self.n_steps, i, (1 - placing) * (1 - blocks) * share) for i, (_, _, share) in enumerate(self._main)]
+        found += [
+            QuestionSlot(self.n_steps, i, (1 - placing) * (1 - blocks) * share)
+            for i, (_, _, share) in enumerate(self._main_questions)
+        ]
         if blocks:
-            found.append(Slot(self.n_steps + 1, 0, (1 - placing) * blocks))
+            found.append(QuestionSlot(self.n_steps + 1, 0, (1 - placing) * blocks))
         return tuple(found)
 
     @cached_property
-    def _edges(self) -> npt.NDArray[np.uint64]:
-        return thresholds([slot.share for slot in self.slots])
+    def _slot_edges(self) -> npt.NDArray[np.uint64]:
+        return compute_thresholds([slot.share for slot in self.slots])
 
     @cached_property
-    def _places(self) -> tuple[Ints, Ints]:
+    def _slot_positions(self) -> tuple[Ints, Ints]:
         """Phase and question of each slot."""
-        return np.array([slot.phase for slot in self.slots], np.int64), np.array([slot.question for slot in self.slots], np.int64)
+        return np.array([slot.phase for slot in self.slots], np.int64), np.array(
+            [slot.question for slot in self.slots], np.int64
+        )
 
-    def place(self, words: Words) -> Ints:
-        return part_of(words[:, 0], self._edges)
+    def assign_positions(self, words: Words) -> Ints:
+        return find_parts(words[:, 0], self._slot_edges)
 
-    def group_at(self, phase: int, places: Ints) -> Ints:
-        phases, questions = self._places
-        return np.where(phases == phase, questions, -1)[places]
+    def find_groups(self, phase: int, positions: Ints) -> Ints:
+        phases, questions = self._slot_positions
+        return np.where(phases == phase, questions, -1)[positions]
 
-    def asked(self, phase: int, group: int) -> tuple[int, ...]:
+    def list_question_numbers(self, phase: int, group: int) -> tuple[int, ...]:
         return () if group < 0 else (group,)
 
-    def name_of(self, phase: int, question: int) -> str:
+    def question_name(self, phase: int, question: int) -> str:
         return _ONLY
 
     @cached_property
     def prices(self) -> dict[str, Event]:
-        """Which question a person is asked is not known beforehand: all cost the same, and the largest table stands for them."""
+        """The cost of the answer.
+
+        A person's question is not known in advance: all cost the same, and the event describes the
+        largest table.
+        """
         epsilon, n_labels = self.epsilon, self.params.n_labels
-        tables = [feature for feature, by_bits in zip(self.schema.features, self._asked_by_bits, strict=True) if not by_bits]
-        sizes = [n_labels * (feature.n_bins or self.max_cuts(feature) + 1 + feature.missing) for feature in tables]
-        mechanism = table_mechanism(epsilon, max(sizes)) if sizes else response(epsilon)
-        return {_ONLY: charge(mechanism, epsilon, *self.params.columns)}
+        tables = [
+            feature
+            for feature, by_bits in zip(self.schema.features, self._asked_by_bits, strict=True)
+            if not by_bits
+        ]
+        sizes = [
+            n_labels * (feature.n_bins or self.max_cuts(feature) + 1 + feature.missing)
+            for feature in tables
+        ]
+        mechanism = choose_table_mechanism(epsilon, max(sizes)) if sizes else make_response(epsilon)
+        return {_ONLY: price_answer(mechanism, epsilon, *self.params.columns)}
 
     def max_cuts(self, number: Feature) -> int:
         assert isinstance(number, Numeric)
-        return len(self.rule.targets) + len(self._public_cuts(number))
+        return len(self.rule.targets) + len(self._list_public_cuts(number))
 
-    def _public_cuts(self, number: Numeric) -> set[float]:
-        """The cut points that need no answers."""
-        grid = grid_edges(number.low, number.high, *self.rule.grid).tolist() if self.rule.grid else []
+    def _list_public_cuts(self, number: Numeric) -> set[float]:
+        """Return the cut points that need no answers."""
+        grid = (
+            grid_edges(number.low, number.high, *self.rule.grid).tolist() if self.rule.grid else []
+        )
         return {*grid, *([float(number.low)] if self.rule.has_lowest else [])}
 
-    def expected(self, phase: int) -> tuple[int, int, int]:
+    def publication_sizes(self, phase: int) -> tuple[int, int, int]:
         if phase < self.n_steps:
             return len(self._searches), 0, 0
         return 0, len(self.params.unbinned), self.params.n_features if phase > self.n_steps else 0
 
-    def publish(self, tallies: Tallies) -> Publication:
+    def publish(self, tallies: Tallies) -> AnonMLPublication:
         phase = len(tallies)
-        searches = self._searched(tallies)
+        searches = self._run_searches(tallies)
         if phase < self.n_steps:
-            return Publication(points=tuple(search.point for search in searches))
-        with_cuts = Publication(cuts=self._cuts(searches))
+            return AnonMLPublication(points=tuple(search.point for search in searches))
+        with_cuts = AnonMLPublication(cuts=self._place_cuts(searches))
         if phase == self.n_steps:
             return with_cuts
-        found = levels(self._evidence(with_cuts, tallies), self.params.n_labels)
+        found = choose_levels(self._collect_evidence(with_cuts, tallies), self.params.n_labels)
         return with_cuts.replace(levels=tuple(tuple(level.tolist()) for level in found))
 
-    def _searched(self, tallies: Tallies) -> tuple[Search, ...]:
+    def _run_searches(self, tallies: Tallies) -> tuple[QuantileSearch, ...]:
         searches = [search for _, search in self._searches]
         for counted in tallies[: self.n_steps]:
-            told = zip(searches, counted, strict=True)
-            searches = [search.told(int(tally.counts[1]), tally.n, response(self.epsilon)) for search, tally in told]
+            searches = [
+                search.update(int(tally.counts[1]), tally.n, make_response(self.epsilon))
+                for search, tally in zip(searches, counted, strict=True)
+            ]
         return tuple(searches)
 
-    def _cuts(self, searches: tuple[Search, ...]) -> tuple[tuple[float, ...], ...]:
+    def _place_cuts(self, searches: tuple[QuantileSearch, ...]) -> tuple[tuple[float, ...], ...]:
         cuts = []
         for i, number in enumerate(self.params.unbinned):
             n = len(self.rule.targets)
             placed = {search.point for search in searches[i * n : (i + 1) * n]}
-            cuts.append(tuple(sorted(placed | self._public_cuts(number))))
+            cuts.append(tuple(sorted(placed | self._list_public_cuts(number))))
         return tuple(cuts)
 
-    def questions(self, phase: int, publication: Publication) -> tuple[Question, ...]:
+    def questions(self, phase: int, publication: AnonMLPublication) -> tuple[Question, ...]:
         return self._questions(phase, publication)
 
-    def _make_questions(self, phase: int, publication: Publication) -> tuple[Question, ...]:
-        bit = response(self.epsilon)
+    def _make_questions(self, phase: int, publication: AnonMLPublication) -> tuple[Question, ...]:
+        bit = make_response(self.epsilon)
         if phase < self.n_steps:
-            asked = zip(self._searches, publication.points, strict=True)
-            return tuple(Above(f"quantile of {number.name}", bit, number, point) for (number, _), point in asked)
-        features = tuple(self.binned(publication).features)
+            return tuple(
+                AboveQuestion(f"quantile of {number.name}", bit, number, point)
+                for (number, _), point in zip(self._searches, publication.points, strict=True)
+            )
+        features = tuple(self.bin_schema(publication).features)
         if phase == self.n_steps:
-            return tuple(self._main_question(kind, None if i < 0 else features[i]) for kind, i, _ in self._main)
+            return tuple(
+                self._make_main_question(kind, None if i < 0 else features[i])
+                for kind, i, _ in self._main_questions
+            )
         size = self.rule.block_size
-        mechanism = response(self.epsilon, 2 * N_LEVELS**size)
-        return (Block("levels", mechanism, features, tuple(np.array(level, np.int64) for level in publication.levels), size),)
+        mechanism = make_response(self.epsilon, 2 * N_LEVELS**size)
+        return (
+            BlockQuestion(
+                "levels",
+                mechanism,
+                features,
+                tuple(np.array(level, np.int64) for level in publication.levels),
+                size,
+            ),
+        )
 
-    def _main_question(self, kind: str, feature: Feature | None) -> Question:
-        bit = response(self.epsilon)
+    def _make_main_question(self, kind: str, feature: Feature | None) -> Question:
+        bit = make_response(self.epsilon)
         if feature is None:
-            return LabelIs("label", bit)
+            return LabelQuestion("label", bit)
         if kind == "table":
             n_labels = self.params.n_labels
-            mechanism = table_mechanism(self.epsilon, n_joint_cells([feature], n_labels))
-            return Cell(f"table of {feature.name}", mechanism, (feature,), n_labels)
-        return (Side if kind == "side" else Agree)(f"{kind} of {feature.name}", bit, feature)
+            mechanism = choose_table_mechanism(self.epsilon, count_joint_cells([feature], n_labels))
+            return CellQuestion(f"table of {feature.name}", mechanism, (feature,), n_labels)
+        return (SideQuestion if kind == "side" else AgreementQuestion)(
+            f"{kind} of {feature.name}", bit, feature
+        )
 
     def learn(self, tallies: Tallies, entropy: Entropy) -> AdditiveModel:
         publication = self.publish(tallies[: self.n_steps])
-        schema = self.binned(publication)
-        evidence = self._evidence(publication, tallies)
-        label_bit = next((self._bit(tally) for (kind, _, _), tally in self._main_tallies(tallies) if kind == "label"), None)
-        scores = learn(evidence, self.params.n_labels, label_bit, self._blocks(publication, tallies))
+        schema = self.bin_schema(publication)
+        evidence = self._collect_evidence(publication, tallies)
+        label_bit = next(
+            (
+                self._make_noisy_bit(tally)
+                for (kind, _, _), tally in self._zip_main_tallies(tallies)
+                if kind == "label"
+            ),
+            None,
+        )
+        scores = learn_scores(
+            evidence, self.params.n_labels, label_bit, self._collect_blocks(publication, tallies)
+        )
         return AdditiveModel(schema, scores.label_shares, scores.scores)
 
-    def _main_tallies(self, tallies: Tallies) -> list[tuple[tuple[str, int, Fraction], Tally]]:
-        return list(zip(self._main, tallies[self.n_steps], strict=True))
+    def _zip_main_tallies(self, tallies: Tallies) -> list[tuple[tuple[str, int, Fraction], Tally]]:
+        return list(zip(self._main_questions, tallies[self.n_steps], strict=True))
 
-    def _bit(self, tally: Tally) -> ev.Bit:
-        return ev.Bit(int(tally.counts[1]), tally.n, response(self.epsilon))
+    def _make_noisy_bit(self, tally: Tally) -> ev.NoisyBit:
+        return ev.NoisyBit(int(tally.counts[1]), tally.n, make_response(self.epsilon))
 
-    def _evidence(self, publication: Publication, tallies: Tallies) -> list[ev.Evidence]:
-        features = self.binned(publication).features
-        of = {(kind, i): tally for (kind, i, _), tally in self._main_tallies(tallies)}
+    def _collect_evidence(
+        self, publication: AnonMLPublication, tallies: Tallies
+    ) -> list[ev.FeatureEvidence]:
+        features = self.bin_schema(publication).features
+        by_question = {(kind, i): tally for (kind, i, _), tally in self._zip_main_tallies(tallies)}
         found = []
         for i, feature in enumerate(features):
-            shape = ev.Shape(cells_of(feature), isinstance(feature, Numeric), feature.missing)
+            shape = ev.FeatureBins(
+                count_cells(feature), isinstance(feature, Numeric), feature.missing
+            )
             if self._asked_by_bits[i]:
-                side, agree = self._bit(of["side", i]), self._bit(of["agree", i])
+                side, agree = (
+                    self._make_noisy_bit(by_question["side", i]),
+                    self._make_noisy_bit(by_question["agree", i]),
+                )
                 is_placed = feature.name in {number.name for number in self.params.unbinned}
-                is_median = isinstance(feature, Numeric) and is_placed and list(feature.bins or ()) != [feature.low]
-                n_placed = self._n_placed(feature.name, tallies)
-                found.append(ev.Evidence(shape, side=side, agree=agree, n_placed=n_placed, is_lowest=not is_median))
+                is_median = (
+                    isinstance(feature, Numeric)
+                    and is_placed
+                    and list(feature.bins or ()) != [feature.low]
+                )
+                n_placed = self._count_placing_answers(feature.name, tallies)
+                found.append(
+                    ev.FeatureEvidence(
+                        shape, side=side, agree=agree, n_placed=n_placed, is_lowest=not is_median
+                    )
+                )
             else:
-                tally = of["table", i]
-                mechanism = table_mechanism(self.epsilon, cells_of(feature) * self.params.n_labels)
-                found.append(ev.Evidence(shape, table=ev.Table(tally.counts, tally.n, mechanism)))
+                tally = by_question["table", i]
+                mechanism = choose_table_mechanism(
+                    self.epsilon, count_cells(feature) * self.params.n_labels
+                )
+                found.append(
+                    ev.FeatureEvidence(
+                        shape, table=ev.NoisyLabelTable(tally.counts, tally.n, mechanism)
+                    )
+                )
         return found
 
-    def _n_placed(self, name: str, tallies: Tallies) -> int:
-        mine = [i for i, (number, _) in enumerate(self._searches) if number.name == name]
-        return sum(counted[i].n for counted in tallies[: self.n_steps] for i in mine)
+    def _count_placing_answers(self, name: str, tallies: Tallies) -> int:
+        positions = [i for i, (number, _) in enumerate(self._searches) if number.name == name]
+        return sum(counted[i].n for counted in tallies[: self.n_steps] for i in positions)
 
-    def _blocks(self, publication: Publication, tallies: Tallies) -> ev.Blocks | None:
+    def _collect_blocks(
+        self, publication: AnonMLPublication, tallies: Tallies
+    ) -> ev.BlockCounts | None:
         if not self.rule.blocks:
             return None
         phase = self.n_steps + 1
         question = self.questions(phase, self.publish(tallies[:phase]))[0]
-        assert isinstance(question, Block) and isinstance(question.mechanism, RandomResponse)
+        assert isinstance(question, BlockQuestion) and isinstance(
+            question.mechanism, RandomizedResponse
+        )
         j, counts = self.params.n_features, tallies[phase][0].counts
         singles = counts[: question.n_singles].reshape(j, N_LEVELS, 2)
         pairs = counts[question.n_singles :].reshape(-1, N_LEVELS, N_LEVELS)
-        return ev.Blocks(question.levels, singles, singles.sum((1, 2)), pairs, pairs.sum((1, 2)), question.mechanism)
+        return ev.BlockCounts(
+            question.levels,
+            singles,
+            singles.sum((1, 2)),
+            pairs,
+            pairs.sum((1, 2)),
+            question.mechanism,
+        )
 
 
-def _two_sided(schema: Schema) -> Schema:
-    """The schema with the middle one of several public cut points: at a small budget a number is asked about by its side alone."""
+def _reduce_to_sides(schema: Schema) -> Schema:
+    """Return the schema with only the middle one of several public cut points.
+
+    At a small budget a number is asked about by its side alone.
+    """
     features = [
-        replace(feature, bins=(feature.bins[len(feature.bins) // 2],)) if isinstance(feature, Numeric) and feature.bins else feature
+        replace(feature, bins=(feature.bins[len(feature.bins) // 2],))
+        if isinstance(feature, Numeric) and feature.bins
+        else feature
         for feature in schema.features
     ]
     return Schema(features, schema.label)
 
 
 def _has_two_sides(feature: Feature) -> bool:
-    """Whether a feature is cut once, or is of two categories; a number without public bins will be cut once."""
+    """Return whether a feature is cut once or has two categories.
+
+    A number without public bins will be cut once.
+    """
     if isinstance(feature, Categorical):
         return feature.n_bins == 2
     return feature.bins is None or len(feature.bins) == 1

@@ -1,7 +1,8 @@
-"""The questions that a person may be asked: each turns a row into one cell, and a mechanism randomises the cell.
+"""Questions and tallies.
 
-A question is public. It reads all rows that it is given at once, so that one person and a population of millions are asked by the same
-code. What a mechanism reports about the cells is counted, and only the counts are kept.
+A question maps a row to one cell, and a mechanism randomises the cell. A question is public, and
+processes all given rows in one call, so that the same code asks one person and a population of
+millions. The reports of the mechanism are counted; nothing else is kept of them.
 """
 
 from __future__ import annotations
@@ -16,49 +17,54 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shoal.domain import Feature, Numeric
-from shoal.mechanisms.calibrate import NAMES, best
-from shoal.mechanisms.reports import FrequencyMechanism, Reports
-from shoal.mechanisms.response import RandomResponse
+from shoal.data.schema import Feature, Numeric
+from shoal.mechanisms.calibrate import MECHANISM_NAMES, choose_mechanism
+from shoal.mechanisms.frequency_oracle import FrequencyOracle, Reports
+from shoal.mechanisms.randomized_response import RandomizedResponse
 from shoal.privacy.events import Event
-from shoal.protocols.anonml.assignment import Words, combination_of
+from shoal.protocols.anonml.assignment import Words, unrank_combinations
 from shoal.protocols.anonml.evidence import N_LEVELS
-from shoal.protocols.anonml.params import cells_of
+from shoal.protocols.anonml.params import count_cells
 
 Ints = npt.NDArray[np.int64]
 
 
 @lru_cache(maxsize=4096)
-def table_mechanism(epsilon: float, cardinality: int, among: tuple[str, ...] = NAMES) -> FrequencyMechanism:
-    """The mechanism of least expected error; how many answer makes no difference to the choice."""
-    return best(epsilon, cardinality, 1, among)
+def choose_table_mechanism(
+    epsilon: float, cardinality: int, among: tuple[str, ...] = MECHANISM_NAMES
+) -> FrequencyOracle:
+    """Return the mechanism of least expected error, which does not depend on how many answer."""
+    return choose_mechanism(epsilon, cardinality, 1, among)
 
 
 @lru_cache(maxsize=4096)
-def response(epsilon: float, cardinality: int = 2) -> RandomResponse:
-    """Random response: for one bit, and where a report has to be a single cell."""
-    return RandomResponse(epsilon, cardinality)
+def make_response(epsilon: float, cardinality: int = 2) -> RandomizedResponse:
+    """Return randomised response: for one bit, and if a report has to be a single cell."""
+    return RandomizedResponse(epsilon, cardinality)
 
 
-def charge(mechanism: FrequencyMechanism, epsilon: float, *columns: str) -> Event:
-    """The price of an answer at this budget, whatever its cells: the budget itself, which the chances of no mechanism exceed."""
-    return replace(mechanism.event(), epsilon=epsilon).reading(*columns)
+def price_answer(mechanism: FrequencyOracle, epsilon: float, *columns: str) -> Event:
+    """Return the price of an answer at this budget, independently of its cells.
+
+    It is the budget itself, which the probabilities of no mechanism exceed.
+    """
+    return replace(mechanism.event(), epsilon=epsilon).with_reads(*columns)
 
 
 @dataclass(frozen=True)
-class Rows:
+class AssignedRows:
     """Encoded rows with the words that assign them to questions; one row is one person.
 
     Parameters
     ----------
     columns
-        What `Schema.encode` gives.
+        The result of `Schema.encode`.
     labels
         ``(n,)`` positions of the label's values.
     words
         ``(n, 2)``: see `shoal.protocols.anonml.assignment`.
     chosen
-        Which rows are meant; None for all.
+        Positions of the chosen rows; None for all.
     """
 
     columns: Mapping[str, npt.NDArray[Any]] = field(repr=False)
@@ -66,28 +72,28 @@ class Rows:
     words: Words = field(repr=False)
     chosen: Ints | None = field(default=None, repr=False)
 
-    def take(self, chosen: Ints) -> Rows:
-        """Some of all rows."""
+    def take(self, chosen: Ints) -> AssignedRows:
+        """Return the rows at some positions, counted among all rows."""
         return replace(self, chosen=chosen)
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """One encoded column of the chosen rows."""
+        """Return one encoded column of the chosen rows."""
         return self.columns[name] if self.chosen is None else self.columns[name][self.chosen]
 
     @property
-    def label(self) -> Ints:
+    def chosen_labels(self) -> Ints:
         """The labels of the chosen rows."""
         return self.labels if self.chosen is None else self.labels[self.chosen]
 
     @property
-    def word(self) -> Words:
+    def chosen_words(self) -> Words:
         """The words of the chosen rows."""
         return self.words if self.chosen is None else self.words[self.chosen]
 
 
 @dataclass(frozen=True)
 class Tally:
-    """What has been counted for one question: n answers, and counts of what they support."""
+    """The counts of one question: n answers, and for each count the answers that support it."""
 
     n: int
     counts: Ints
@@ -103,45 +109,49 @@ class Question(ABC):
     Parameters
     ----------
     name
-        What it is about, for people.
+        Its subject, for people.
     mechanism
-        What randomises the cell; None where nothing is perturbed, in simulations.
+        Randomises the cell; None if nothing is perturbed, in simulations.
     """
 
     name: str
-    mechanism: FrequencyMechanism | None
+    mechanism: FrequencyOracle | None
 
     @property
     @abstractmethod
     def n_cells(self) -> int:
-        """How many cells there are."""
+        """Number of cells."""
 
     @abstractmethod
-    def cells(self, rows: Rows) -> Ints:
-        """The true cell of each row: private."""
+    def find_cells(self, rows: AssignedRows) -> Ints:
+        """Return the true cell of each row, which is private."""
 
     @property
     def n_counts(self) -> int:
-        """How many counts are kept."""
+        """Number of counts."""
         return self.n_cells
 
     def count(self, reports: Reports, words: Words) -> Ints:
-        """Counts of what the reports of people with these words support."""
-        return np.bincount(reports, minlength=self.n_cells) if self.mechanism is None else self.mechanism.tally(reports)
+        """Return the counts that the reports of people with these words support."""
+        return (
+            np.bincount(reports, minlength=self.n_cells)
+            if self.mechanism is None
+            else self.mechanism.tally(reports)
+        )
 
-    def empty(self) -> Tally:
-        """Nothing counted yet."""
+    def make_empty_tally(self) -> Tally:
+        """Return a tally without answers."""
         return Tally(0, np.zeros(self.n_counts, np.int64))
 
 
-def _as_cells(holds: npt.NDArray[np.bool_]) -> Ints:
-    """Cell 1 where a claim holds, cell 0 where not."""
+def _to_cells(holds: npt.NDArray[np.bool_]) -> Ints:
+    """Return cell 1 if a claim is true, otherwise cell 0."""
     return holds.astype(np.int64)
 
 
 @dataclass(frozen=True)
-class Above(Question):
-    """Whether the number is greater than a published point. Missing counts as not.
+class AboveQuestion(Question):
+    """The question if a number is greater than a published point. Missing counts as no.
 
     Notes
     -----
@@ -155,13 +165,15 @@ class Above(Question):
     def n_cells(self) -> int:
         return 2
 
-    def cells(self, rows: Rows) -> Ints:
-        return _as_cells(rows.column(self.feature.name) > self.point)
+    def find_cells(self, rows: AssignedRows) -> Ints:
+        return _to_cells(rows.column(self.feature.name) > self.point)
 
 
 @dataclass(frozen=True)
-class Cell(Question):
-    """Which combination of bins and label. The first feature counts most, the label least.
+class CellQuestion(Question):
+    """The question for the combination of bins and label.
+
+    The first feature is the most significant digit of the cell, the label the least.
 
     Notes
     -----
@@ -173,26 +185,29 @@ class Cell(Question):
 
     @property
     def n_cells(self) -> int:
-        return n_joint_cells(self.features, self.n_labels)
+        return count_joint_cells(self.features, self.n_labels)
 
-    def cells(self, rows: Rows) -> Ints:
-        cells = np.zeros(rows.label.shape, np.int64)
+    def find_cells(self, rows: AssignedRows) -> Ints:
+        cells = np.zeros(rows.chosen_labels.shape, np.int64)
         for feature in self.features:
-            cells = cells * cells_of(feature) + feature.cut(rows.column(feature.name))
-        return cells * self.n_labels + rows.label
+            cells = cells * count_cells(feature) + feature.cut(rows.column(feature.name))
+        return cells * self.n_labels + rows.chosen_labels
 
 
-def n_joint_cells(features: Sequence[Feature], n_labels: int) -> int:
-    """Cells of a table of features and label."""
+def count_joint_cells(features: Sequence[Feature], n_labels: int) -> int:
+    """Return the number of cells of a table of features and label."""
     n = n_labels
     for feature in features:
-        n *= cells_of(feature)
+        n *= count_cells(feature)
     return n
 
 
 @dataclass(frozen=True)
-class Side(Question):
-    """Whether the value is on the upper side of its one cut, or the second of its two categories. Missing counts as not."""
+class SideQuestion(Question):
+    """The question if a value is above its only cut, or is the second of two categories.
+
+    Missing counts as no.
+    """
 
     feature: Feature
 
@@ -200,45 +215,51 @@ class Side(Question):
     def n_cells(self) -> int:
         return 2
 
-    def cells(self, rows: Rows) -> Ints:
-        return _as_cells(self.feature.cut(rows.column(self.feature.name)) == 1)
+    def find_cells(self, rows: AssignedRows) -> Ints:
+        return _to_cells(self.feature.cut(rows.column(self.feature.name)) == 1)
 
 
 @dataclass(frozen=True)
-class Agree(Side):
-    """Whether the side agrees with the label: upper and second class, or lower and first."""
+class AgreementQuestion(SideQuestion):
+    """The question if the side agrees with the label.
 
-    def cells(self, rows: Rows) -> Ints:
-        return _as_cells(super().cells(rows) == (rows.label == 1))
+    They agree if they are upper and second class, or lower and first class.
+    """
+
+    def find_cells(self, rows: AssignedRows) -> Ints:
+        return _to_cells(super().find_cells(rows) == (rows.chosen_labels == 1))
 
 
 @dataclass(frozen=True)
-class LabelIs(Question):
-    """Whether the label is the second of two classes."""
+class LabelQuestion(Question):
+    """The question if the label is the second of two classes."""
 
     @property
     def n_cells(self) -> int:
         return 2
 
-    def cells(self, rows: Rows) -> Ints:
-        return _as_cells(rows.label == 1)
+    def find_cells(self, rows: AssignedRows) -> Ints:
+        return _to_cells(rows.chosen_labels == 1)
 
 
 @dataclass(frozen=True)
-class Block(Question):
-    """Which combination of levels of a few features and of the label. Which features follows from the person's second word.
+class BlockQuestion(Question):
+    """The question for the combination of levels of a few features and of the label.
+
+    The person's second word determines the features.
 
     Parameters
     ----------
     features, levels
         All features, and the level of each bin of each.
     size
-        How many of the features a person is asked about.
+        Number of features that a person is asked about.
 
     Notes
     -----
-    All people share one set of cells, whatever features they are asked about: with fewer levels than `N_LEVELS` some cells stay empty.
-    Only tables of one feature with the label, and of two features, are kept of the reports, each a sum over people.
+    All people share one set of cells, independent of the features they are asked about: with fewer
+    levels than `N_LEVELS` some cells stay empty. Of the reports, only tables of one feature with
+    the label and tables of two features are kept, each a sum over people.
     """
 
     features: tuple[Feature, ...]
@@ -251,7 +272,7 @@ class Block(Question):
 
     @property
     def n_singles(self) -> int:
-        """Counts of features with the label, which come first."""
+        """Number of counts of one feature with the label, which come first."""
         return len(self.features) * N_LEVELS * 2
 
     @property
@@ -259,27 +280,33 @@ class Block(Question):
         j = len(self.features)
         return self.n_singles + j * (j - 1) // 2 * N_LEVELS**2
 
-    def cells(self, rows: Rows) -> Ints:
-        asked = combination_of(rows.word[:, 1], len(self.features), self.size)
-        cells = np.zeros(rows.label.shape, np.int64)
+    def find_cells(self, rows: AssignedRows) -> Ints:
+        subsets = unrank_combinations(rows.chosen_words[:, 1], len(self.features), self.size)
+        cells = np.zeros(rows.chosen_labels.shape, np.int64)
         for place in range(self.size):
-            level = np.zeros(rows.label.shape, np.int64)
-            for j in np.unique(asked[:, place]).tolist():
-                here = np.flatnonzero(asked[:, place] == j)
+            level = np.zeros(rows.chosen_labels.shape, np.int64)
+            for j in np.unique(subsets[:, place]).tolist():
+                here = np.flatnonzero(subsets[:, place] == j)
                 part = rows.take(here if rows.chosen is None else rows.chosen[here])
-                level[here] = self.levels[j][self.features[j].cut(part.column(self.features[j].name))]
+                level[here] = self.levels[j][
+                    self.features[j].cut(part.column(self.features[j].name))
+                ]
             cells = cells * N_LEVELS + level
-        return cells * 2 + rows.label
+        return cells * 2 + rows.chosen_labels
 
     def count(self, reports: Reports, words: Words) -> Ints:
         j = len(self.features)
-        asked = combination_of(words[:, 1], j, self.size)
-        told, label = np.asarray(reports, np.int64) // 2, np.asarray(reports, np.int64) % 2
-        levels = [told // N_LEVELS ** (self.size - 1 - place) % N_LEVELS for place in range(self.size)]
-        singles = [(asked[:, place] * N_LEVELS + levels[place]) * 2 + label for place in range(self.size)]
+        subsets = unrank_combinations(words[:, 1], j, self.size)
+        digits, label = np.asarray(reports, np.int64) // 2, np.asarray(reports, np.int64) % 2
+        levels = [
+            digits // N_LEVELS ** (self.size - 1 - place) % N_LEVELS for place in range(self.size)
+        ]
+        singles = [
+            (subsets[:, place] * N_LEVELS + levels[place]) * 2 + label for place in range(self.size)
+        ]
         pairs = []
         for a, b in combinations(range(self.size), 2):
-            first, second = asked[:, a], asked[:, b]
+            first, second = subsets[:, a], subsets[:, b]
             pair = first * j - first * (first + 1) // 2 + second - first - 1
             pairs.append((pair * N_LEVELS + levels[a]) * N_LEVELS + levels[b] + self.n_singles)
         return np.bincount(np.concatenate(singles + pairs), minlength=self.n_counts)

@@ -1,4 +1,8 @@
-"""What travels in DDML: a peer draws an instance of the model, and sends it back improved, with noise."""
+"""Messages, and the check of weights.
+
+A peer draws an instance of the model and sends it back after a noisy step. Peers and the aggregator
+call `read_weights` before they use the weights of a message.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,26 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from shoal.errors import RemoteProtocolError
 from shoal.messages.base import Array, Message, Registry
+from shoal.protocols.ddml.instances import LIMIT, Weights, is_in_range
+from shoal.protocols.ddml.params import DDMLParams
 
 ID_BYTES = 16
 
 Id = Annotated[bytes, Field(min_length=ID_BYTES, max_length=ID_BYTES)]
-"""Random bytes, so many that no two senders ever draw the same."""
+"""Random bytes; two senders draw the same ones with negligible probability."""
 Natural = Annotated[int, Field(ge=0)]
 
 _MODEL_BYTES = (1 << 22) + (1 << 10)
-"""2^20 weights of four bytes, and what is around them."""
+"""2^20 weights of four bytes, and the other fields."""
 
 
-class Draw(Message):
-    """A peer that has rows asks for an instance.
+class DDMLDraw(Message):
+    """A peer's request for an instance.
 
-    It has no submission: an index of draws would say who drew when. A draw that comes twice is answered twice, and the peer takes the
-    first answer that names its draw.
+    It has no submission: an index of draws would show who drew when. A repeated draw is answered
+    again, and the peer uses the first answer that names its draw.
     """
 
     type_name: ClassVar[str] = "ddml.draw"
@@ -30,8 +37,8 @@ class Draw(Message):
     id: Id
 
 
-class Instance(Message):
-    """One of the instances, for the draw that it names, and the epoch in which it was drawn."""
+class DDMLInstance(Message):
+    """The answer to a draw: an instance and the epoch of the draw."""
 
     type_name: ClassVar[str] = "ddml.instance"
     max_bytes: ClassVar[int] = _MODEL_BYTES
@@ -41,11 +48,12 @@ class Instance(Message):
     weights: Array
 
 
-class Update(Message):
-    """The instance after a noisy step, with the epoch in which it was drawn.
+class DDMLUpdate(Message):
+    """The instance after a noisy step, with the epoch of its draw.
 
-    Its id is its own and says nothing of the draw. The rest does: the epoch is repeated, and the weights lie near the instance that was
-    drawn, at one public distance where the step is k-closest. A coordinator can tell which draw an update belongs to.
+    Its id is independent of the draw. The other fields are not: the epoch is repeated, and the
+    weights lie near the instance that was drawn, at one public distance if the step is k-closest.
+    A coordinator can find out which draw an update belongs to.
     """
 
     type_name: ClassVar[str] = "ddml.update"
@@ -62,4 +70,26 @@ class Update(Message):
         return self.id
 
 
-MESSAGES = Registry(Draw, Instance, Update)
+MESSAGES = Registry(DDMLDraw, DDMLInstance, DDMLUpdate)
+
+
+def read_weights(array: Array, params: DDMLParams) -> Weights:
+    """Return the weights of a message.
+
+    Raise `RemoteProtocolError` if their number, type or range is not that of the study.
+    """
+    weights: Weights = array.expect("int32", params.n_weights)
+    if not is_in_range(weights):
+        raise RemoteProtocolError(
+            "MSG-005",
+            "A model has a weight that is out of range.",
+            why=f"Weights lie between -{LIMIT} and {LIMIT}, in units of the grid.",
+        )
+    return weights
+
+
+def future_epoch_error(who: str, epoch: int, now: int) -> RemoteProtocolError:
+    """Return the error for an update of an epoch that has not begun."""
+    return RemoteProtocolError(
+        "DDML-001", f"{who} sent an update of epoch {epoch}; the current epoch is {now}."
+    )

@@ -1,4 +1,8 @@
-"""What is learned, and how it predicts. A model is plain numbers under a public schema; nothing in it can run."""
+"""Generalised linear models: predictions.
+
+A model is plain numbers under a public schema; it contains no code. `from_plain` must reject every
+document that `GLM.to_plain` does not write.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +14,31 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, ValidationError
 
-from shoal.domain import Categorical, Feature, Numeric, Schema
-from shoal.messages.base import Record
-from shoal.messages.base import describe as fault_of
-from shoal.protocols.ddml.design import Columns, Design, Floats
-from shoal.protocols.ddml.links import Link, means
-from shoal.protocols.ddml.params import Params
-from shoal.protocols.model_files import PlainCategory, PlainNumber, PlainText, describe_schema, describe_texts, unfit
+from shoal.data.schema import Categorical, Feature, Numeric, Schema
+from shoal.messages.base import Record, describe_validation_error
+from shoal.protocols.ddml.design_matrix import Columns, Floats, InputDesign
+from shoal.protocols.ddml.links import Link, predict_means
+from shoal.protocols.ddml.params import DDMLParams
+from shoal.protocols.schema_json import (
+    PlainCategory,
+    PlainNumber,
+    PlainText,
+    describe_schema,
+    describe_texts,
+    invalid_model_error,
+)
 
 
 @dataclass(frozen=True, eq=False)
 class LinearModel(ABC):
-    """Predicts the label of encoded rows by a generalised linear model, or by several.
+    """A generalised linear model, or several, for the label of encoded rows.
 
     Parameters
     ----------
     schema
         Features, texts and the label.
-    link
-        How scores become predictions.
     crosses
-        Pairs of names whose products are inputs too.
+        Pairs of names; their products are inputs too.
     centred
         Whether the inputs are centred.
     """
@@ -48,29 +56,39 @@ class LinearModel(ABC):
         return tuple(label.values)
 
     @property
-    def design(self) -> Design:
+    def design(self) -> InputDesign:
         """The inputs, in the order of the weights."""
-        return Design(self.schema, self.crosses, self.centred)
+        return InputDesign(self.schema, self.crosses, self.centred)
 
     @abstractmethod
-    def means(self, columns: Columns) -> Floats:
-        """``(n, C)`` predicted means, for what ``schema.encode(..., outside="clip")`` gives."""
+    def predict_means(self, columns: Columns) -> Floats:
+        """Return the ``(n, C)`` predicted means.
+
+        ``columns`` is the result of ``schema.encode(..., outside="clip")``.
+        """
 
     def probabilities(self, columns: Columns) -> Floats:
-        """Chance of each class, ``(n, L)``, where the label is a category."""
-        chances = self.means(columns)
-        return chances if self.link == "multinomial" else np.concatenate([1 - chances, chances], axis=1)
+        """Return the probability of each class, ``(n, L)``, if the label is a category."""
+        chances = self.predict_means(columns)
+        return (
+            chances
+            if self.link == "multinomial"
+            else np.concatenate([1 - chances, chances], axis=1)
+        )
 
     def decide(self, columns: Columns) -> npt.NDArray[np.int64]:
-        """Position of the predicted class, ``(n,)``."""
+        """Return the position of the predicted class, ``(n,)``."""
         best: npt.NDArray[np.int64] = np.argmax(self.probabilities(columns), axis=1)
         return best
 
     def predict(self, columns: Columns) -> Floats:
-        """The predicted number, ``(n,)``, in the label's own units and inside its public range, where the label is a number."""
+        """Return the predicted number, ``(n,)``, if the label is a number.
+
+        It is in the label's own units and inside its public range.
+        """
         label = self.schema.label
         assert isinstance(label, Numeric)
-        share: Floats = np.clip(self.means(columns)[:, 0], 0, 1)
+        share: Floats = np.clip(self.predict_means(columns)[:, 0], 0, 1)
         return label.low + (label.high - label.low) * share
 
 
@@ -89,7 +107,9 @@ class GLM(LinearModel):
 
     Examples
     --------
-    >>> schema = Schema([Numeric("age", 0, 100, missing=False)], label=Categorical("ill", ["no", "yes"]))
+    >>> schema = Schema(
+    ...     [Numeric("age", 0, 100, missing=False)], label=Categorical("ill", ["no", "yes"])
+    ... )
     >>> model = GLM(schema, "logit", (), np.array([[-2.0, 4.0]]))
     >>> model.decide({"age": np.array([20.0, 80.0])})
     array([0, 1])
@@ -98,23 +118,33 @@ class GLM(LinearModel):
     weights: Floats
 
     @classmethod
-    def of(cls, params: Params, weights: npt.NDArray[Any]) -> GLM:
-        """The model of a study, from its weights ``(p,)`` in units of the grid."""
-        return cls(params.schema, params.link, params.crosses, _scaled(params, weights), centred=params.centred)
+    def from_grid_weights(cls, params: DDMLParams, weights: npt.NDArray[Any]) -> GLM:
+        """Return the model of a study, from its weights ``(p,)`` in units of the grid."""
+        return cls(
+            params.schema,
+            params.link,
+            params.crosses,
+            _scale_weights(params, weights),
+            centred=params.centred,
+        )
 
-    def means(self, columns: Columns) -> Floats:
-        return means(self.link, self.design.inputs(columns).times(self.weights))
+    def predict_means(self, columns: Columns) -> Floats:
+        return predict_means(self.link, self.design.make_inputs(columns).multiply(self.weights))
 
     def to_plain(self) -> dict[str, Any]:
-        """The model as plain data, for files; `from_plain` reads it."""
-        form = {"link": self.link, "crosses": [list(pair) for pair in self.crosses], "centred": self.centred}
+        """Return the model as plain data for files; `from_plain` reads it."""
+        form = {
+            "link": self.link,
+            "crosses": [list(pair) for pair in self.crosses],
+            "centred": self.centred,
+        }
         described = {**describe_schema(self.schema), "texts": describe_texts(self.schema)}
         return {"kind": "linear", **described, **form, "weights": self.weights.tolist()}
 
 
 @dataclass(frozen=True, eq=False)
-class Ensemble(LinearModel):
-    """Several models of one form, whose predictions are averaged instead of their weights.
+class InstanceEnsemble(LinearModel):
+    """Several models of one form, with averaged predictions instead of averaged weights.
 
     Parameters
     ----------
@@ -129,17 +159,26 @@ class Ensemble(LinearModel):
     instances: Floats
 
     @classmethod
-    def of(cls, params: Params, instances: npt.NDArray[Any]) -> Ensemble:
-        """The models of a study, from the weights ``(k, p)`` of its instances in units of the grid."""
-        return cls(params.schema, params.link, params.crosses, _scaled(params, instances), centred=params.centred)
+    def from_grid_weights(cls, params: DDMLParams, instances: npt.NDArray[Any]) -> InstanceEnsemble:
+        """Return the models of a study, from its instances ``(k, p)`` in units of the grid."""
+        return cls(
+            params.schema,
+            params.link,
+            params.crosses,
+            _scale_weights(params, instances),
+            centred=params.centred,
+        )
 
-    def means(self, columns: Columns) -> Floats:
-        inputs = self.design.inputs(columns)
-        average: Floats = np.mean([means(self.link, inputs.times(weights)) for weights in self.instances], axis=0)
+    def predict_means(self, columns: Columns) -> Floats:
+        inputs = self.design.make_inputs(columns)
+        average: Floats = np.mean(
+            [predict_means(self.link, inputs.multiply(weights)) for weights in self.instances],
+            axis=0,
+        )
         return average
 
 
-def _scaled(params: Params, weights: npt.NDArray[Any]) -> Floats:
+def _scale_weights(params: DDMLParams, weights: npt.NDArray[Any]) -> Floats:
     floats: Floats = weights.astype(np.float64) * 2.0**-params.fraction_bits
     return floats.reshape(*weights.shape[:-1], params.n_outputs, params.design.width)
 
@@ -157,30 +196,44 @@ class _Linear(Record):
     centred: bool
     weights: list[list[_Weight]]
 
-    def model(self) -> GLM:
-        label = self.label.feature()
-        schema = Schema([one.feature() for one in self.features], label, [one.text() for one in self.texts])
-        n_outputs = _n_outputs(self.link, label)
+    def make_model(self) -> GLM:
+        label = self.label.make_feature()
+        schema = Schema(
+            [one.make_feature() for one in self.features],
+            label,
+            [one.make_text() for one in self.texts],
+        )
+        n_outputs = _count_outputs(self.link, label)
         pairs = tuple((first, second) for first, second in self.crosses)
-        if any(first == second or not {first, second} <= set(schema.columns) for first, second in pairs):
-            raise unfit("a cross does not name two features of the model")
-        width = Design(schema, pairs).width
+        if any(
+            first == second or not {first, second} <= set(schema.columns) for first, second in pairs
+        ):
+            raise invalid_model_error("a cross does not name two features of the model")
+        width = InputDesign(schema, pairs).width
         if len(self.weights) != n_outputs or any(len(row) != width for row in self.weights):
-            raise unfit(f"the weights are not {n_outputs} rows of {width}")
-        return GLM(schema, self.link, pairs, np.array(self.weights, np.float64), centred=self.centred)
+            raise invalid_model_error(f"the weights are not {n_outputs} rows of {width}")
+        return GLM(
+            schema, self.link, pairs, np.array(self.weights, np.float64), centred=self.centred
+        )
 
 
-def _n_outputs(link: Link, label: Feature) -> int:
-    """C, where link and label go together."""
+def _count_outputs(link: Link, label: Feature) -> int:
+    """Return C; raise `SpecError` if link and label do not match."""
     n_classes = len(label.values) if isinstance(label, Categorical) else 0
-    fitting = ("identity", "log") if n_classes == 0 else ("logit", "multinomial") if n_classes == 2 else ("multinomial",)
-    if link not in fitting:
-        raise unfit(f"the link {link} does not fit its label")
+    valid_links = (
+        ("identity", "log")
+        if n_classes == 0
+        else ("logit", "multinomial")
+        if n_classes == 2
+        else ("multinomial",)
+    )
+    if link not in valid_links:
+        raise invalid_model_error(f"the link {link} does not match its label")
     return n_classes if link == "multinomial" else 1
 
 
 def from_plain(document: object) -> GLM:
-    """The model that `GLM.to_plain` wrote; `SpecError` for anything else.
+    """Return the model that `GLM.to_plain` wrote; raise `SpecError` otherwise.
 
     Examples
     --------
@@ -190,6 +243,6 @@ def from_plain(document: object) -> GLM:
     array([0.5, 1.5])
     """
     try:
-        return _Linear.model_validate(document).model()
+        return _Linear.model_validate(document).make_model()
     except ValidationError as error:
-        raise unfit(fault_of(error)) from None
+        raise invalid_model_error(describe_validation_error(error)) from None

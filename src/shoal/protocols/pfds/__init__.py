@@ -1,1 +1,1 @@
-"""PFDS: organisations share private predictors and private labelled data, and learn from all of them."""
+"""PFDS: organisations share private tables, models and datasets."""

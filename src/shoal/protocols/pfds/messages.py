@@ -1,10 +1,14 @@
-"""What travels in PFDS: what is asked, what holders share, and what is published to everyone.
+"""Messages: questions, the data that holders share, and the published results.
 
-Numbers that are not whole travel as their 64 bits (`floats_in`, `floats_of`), so that an array has one form whatever it holds.
+The peers and aggregators of both variants exchange them. Type names, field names and encodings are
+part of the wire specification.
+
+Floats are sent as their 64 bits (`encode_floats`, `decode_floats`), so every array has one form.
 """
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated, ClassVar, Self
 
 import numpy as np
@@ -13,45 +17,67 @@ from pydantic import Field, model_validator
 
 from shoal.errors import RemoteProtocolError
 from shoal.messages.base import Array, Message, Record, Registry
-from shoal.protocols.pfds.sums import Course
-from shoal.protocols.sums.messages import SUM_MESSAGES
+from shoal.messages.codec import encode
+from shoal.protocols.secagg.messages import SUM_MESSAGES
 
 Natural = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Names = Annotated[tuple[Name, ...], Field(max_length=10_000)]
 
 MAX_REASON = 500
-"""Most characters of the reason for which a study ends."""
+"""Largest number of characters of the reason for which a study ends."""
 
 _MOST = (1 << 24) - (1 << 12)
 _MANY = 1 << 20
 
 
-def floats_in(values: npt.NDArray[np.float64]) -> Array:
-    """Floats as they travel."""
-    return Array.of(np.ascontiguousarray(values, np.float64).view(np.int64))
+def encode_floats(values: npt.NDArray[np.float64]) -> Array:
+    """Return floats as an array of their 64-bit patterns."""
+    return Array.from_values(np.ascontiguousarray(values, np.float64).view(np.int64))
 
 
-def floats_of(array: Array, count: int) -> npt.NDArray[np.float64]:
-    """So many finite floats, or the sender's error."""
+def decode_floats(array: Array, count: int) -> npt.NDArray[np.float64]:
+    """Return ``count`` finite floats, or raise `RemoteProtocolError`."""
     values: npt.NDArray[np.float64] = array.expect("int64", count).astype(np.int64).view(np.float64)
     if not np.isfinite(values).all():
-        raise RemoteProtocolError("MSG-005", "An array of numbers holds one that is not finite.")
+        raise RemoteProtocolError("MSG-005", "An array contains a number that is not finite.")
     return values
 
 
-class Ask(Message):
-    """Trust secure-sum: the next sum, and what everyone counts it with."""
+class PFDSScriptState(Record):
+    """Public state of the script, by which every holder counts.
+
+    Parameters
+    ----------
+    step
+        Number of answered questions.
+    weights, intercept
+        ``(D,)`` 64-bit integers, and one integer, in units of 2^-20: the additive model so far.
+    direction
+        ``(D,)`` the change of the weights by the residual rounds; 0 before the search.
+    reaches
+        Distance from 0 to the outermost bins of the two scores.
+    """
+
+    step: int
+    weights: Array
+    intercept: int
+    direction: Array
+    reaches: tuple[int, int]
+
+
+class PFDSAsk(Message):
+    """Trust secure-sum: the next sum, and the script state that the holders count with."""
 
     type_name: ClassVar[str] = "pfds.ask"
     max_bytes: ClassVar[int] = _MANY
 
     round: Natural
-    course: Course
+    course: PFDSScriptState
 
 
-class Tables(Message):
-    """Trust local: a holder's tables of the attributes that fall to it, with all of their noise."""
+class HolderTables(Message):
+    """Trust local: a holder's tables of its assigned attributes, with all of their noise."""
 
     type_name: ClassVar[str] = "pfds.tables"
     spends: ClassVar[bool] = True
@@ -65,7 +91,7 @@ class Tables(Message):
 
 
 class SharedModel(Message):
-    """Variant plus: what was learned from all tables, published to everyone."""
+    """Variant plus: the model learned from all tables, published to everyone."""
 
     type_name: ClassVar[str] = "pfds.model"
     max_bytes: ClassVar[int] = _MOST
@@ -76,8 +102,8 @@ class SharedModel(Message):
     shares: Array
 
 
-class Splits(Message):
-    """Variant paper: the attributes and split values of all nodes of a level of a holder's tree."""
+class LevelSplits(Message):
+    """Variant paper: attributes and split values of all nodes of one level of a holder's tree."""
 
     type_name: ClassVar[str] = "pfds.splits"
     spends: ClassVar[bool] = True
@@ -92,8 +118,8 @@ class Splits(Message):
         return self.level.to_bytes(2, "big")
 
 
-class Leaves(Message):
-    """Variant paper: the noisy counts of classes in the leaves of a holder's tree."""
+class LeafCounts(Message):
+    """Variant paper: the noisy class counts in the leaves of a holder's tree."""
 
     type_name: ClassVar[str] = "pfds.leaves"
     spends: ClassVar[bool] = True
@@ -107,7 +133,7 @@ class Leaves(Message):
 
 
 class LevelCounts(Message):
-    """Variant paper: the noisy numbers of records in the nodes of a level of a holder's tree."""
+    """Variant paper: the noisy record counts of the nodes of one level of a holder's tree."""
 
     type_name: ClassVar[str] = "pfds.counts"
     spends: ClassVar[bool] = True
@@ -122,7 +148,10 @@ class LevelCounts(Message):
 
 
 class LeafLabels(Message):
-    """Variant paper: the label of each leaf by its noisy counts, which take more room; it travels inside `PassedOn` alone."""
+    """Variant paper: the label of each leaf, derived from its noisy counts.
+
+    Labels are smaller than counts. The message is sent only inside `ForwardedPiece`.
+    """
 
     type_name: ClassVar[str] = "pfds.leaf-labels"
     max_bytes: ClassVar[int] = _MOST
@@ -130,8 +159,11 @@ class LeafLabels(Message):
     labels: Array
 
 
-class Data(Message):
-    """Variant paper: a holder's private labelled data; it follows from what was released, and costs nothing."""
+class SyntheticData(Message):
+    """Variant paper: a holder's private labelled data.
+
+    It is computed from released numbers only, so it costs nothing.
+    """
 
     type_name: ClassVar[str] = "pfds.data"
     max_bytes: ClassVar[int] = _MOST
@@ -145,24 +177,24 @@ class Data(Message):
         return b"data"
 
 
-class PassedOn(Message):
-    """To everyone: what a holder has shared, under its name."""
+class ForwardedPiece(Message):
+    """To everyone: one piece that a holder has shared, with the holder's name."""
 
     type_name: ClassVar[str] = "pfds.passed-on"
     max_bytes: ClassVar[int] = 1 << 24
 
     holder: Name
-    shared: Splits | LeafLabels | Data
+    shared: LevelSplits | LeafLabels | SyntheticData
 
     @model_validator(mode="after")
-    def _is_of_one_study(self) -> Self:
+    def _check_study(self) -> Self:
         if self.shared.study != self.study:
-            raise ValueError("what is passed on belongs to another study")
+            raise ValueError("the forwarded piece belongs to another study")
         return self
 
 
-class Label(Message):
-    """To everyone: all trees are there that will be; label with those of these holders."""
+class LabellingHolders(Message):
+    """To everyone: no more trees follow; label with the trees of these holders."""
 
     type_name: ClassVar[str] = "pfds.label"
     max_bytes: ClassVar[int] = _MOST
@@ -170,22 +202,42 @@ class Label(Message):
     holders: Names
 
 
-class Left(Record):
-    """A holder that was left out, and why."""
+class LeftOutHolder(Record):
+    """A holder that was left out, and the reason."""
 
     holder: Name
     reason: Annotated[str, Field(max_length=MAX_REASON)]
 
 
-class Ended(Message):
-    """To everyone: all is published that will be; who was left out; or why there is nothing."""
+class PFDSStudyEnd(Message):
+    """To everyone: nothing more is published; lists the holders that were left out.
+
+    If there is no result, it contains the reason.
+    """
 
     type_name: ClassVar[str] = "pfds.ended"
     max_bytes: ClassVar[int] = _MOST
 
     holders: Names = ()
-    left_out: Annotated[tuple[Left, ...], Field(max_length=10_000)] = ()
+    left_out: Annotated[tuple[LeftOutHolder, ...], Field(max_length=10_000)] = ()
     reason: Annotated[str, Field(max_length=MAX_REASON)] | None = None
 
 
-MESSAGES = Registry(Ask, Tables, SharedModel, Splits, Leaves, LevelCounts, Data, PassedOn, Label, Ended, *SUM_MESSAGES)
+MESSAGES = Registry(
+    PFDSAsk,
+    HolderTables,
+    SharedModel,
+    LevelSplits,
+    LeafCounts,
+    LevelCounts,
+    SyntheticData,
+    ForwardedPiece,
+    LabellingHolders,
+    PFDSStudyEnd,
+    *SUM_MESSAGES,
+)
+
+
+def compute_ask_digest(ask: PFDSAsk) -> bytes:
+    """Return the SHA-256 digest of a question; each party computes it from the message."""
+    return hashlib.sha256(encode(ask)).digest()

@@ -1,4 +1,9 @@
-"""What is learned from pooled tables, and how it predicts. It is plain numbers under a public schema; nothing in it can run."""
+"""The pooled model, and models that must not leave their process.
+
+Aggregators publish `PooledModel`; peers, simulations and model files read it. It consists of
+numbers under a public schema and contains no code. A change must keep that `UnreleasedPredictor`
+and its subclasses cannot be copied, pickled or written.
+"""
 
 from __future__ import annotations
 
@@ -11,72 +16,97 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, ValidationError
 
-from shoal.domain import Categorical, Numeric, Schema
+from shoal.data.schema import Categorical, Numeric, Schema
 from shoal.errors import LocalProtocolError
-from shoal.messages.base import Record
-from shoal.messages.base import describe as fault_of
-from shoal.protocols.model_files import PlainCategory, PlainNumber, describe_schema, unfit
-from shoal.protocols.pfds.params import Floats, Ints, Params, cells_of
+from shoal.messages.base import Record, describe_validation_error
+from shoal.protocols.pfds.params import Floats, Ints, PFDSParams, encode_cells
+from shoal.protocols.schema_json import (
+    PlainCategory,
+    PlainNumber,
+    describe_schema,
+    invalid_model_error,
+)
 
 
-def chances(scores: Floats) -> Floats:
-    """Chance of each class, ``(n, L)``, by the scores ``(n, M)``: of the second of two, or each against the rest, made to sum to 1."""
-    logs = -np.logaddexp(0, -(np.concatenate([-scores, scores], axis=1) if scores.shape[1] == 1 else scores))
+def compute_probabilities(scores: Floats) -> Floats:
+    """Return the probability of each class, ``(n, L)``, from the scores ``(n, M)``.
+
+    One score gives the probability of the second of two classes. Several scores, each for one class
+    against the rest, are normalised to sum to 1.
+    """
+    logs = -np.logaddexp(
+        0, -(np.concatenate([-scores, scores], axis=1) if scores.shape[1] == 1 else scores)
+    )
     odds = np.exp(logs - logs.max(axis=1, keepdims=True))
     shares: Floats = odds / odds.sum(axis=1, keepdims=True)
     return shares
 
 
-def choices(scores: Floats) -> Ints:
-    """Position of the likeliest class, ``(n,)``, by the scores ``(n, M)``; of equal ones the first."""
-    best: Ints = (scores[:, 0] > 0).astype(np.int64) if scores.shape[1] == 1 else np.argmax(scores, axis=1)
+def choose_classes(scores: Floats) -> Ints:
+    """Return the position of the likeliest class, ``(n,)``; among equal ones the first."""
+    best: Ints = (
+        (scores[:, 0] > 0).astype(np.int64) if scores.shape[1] == 1 else np.argmax(scores, axis=1)
+    )
     return best
 
 
-def numbers(label: Numeric, scores: Floats) -> Floats:
-    """The numbers that scores ``(n, 1)`` say, ``(n,)``: shares of the label's range, and never outside it."""
+def scale_numbers(label: Numeric, scores: Floats) -> Floats:
+    """Return the numbers ``(n,)`` of scores ``(n, 1)``, clipped to the label's range.
+
+    A score is a share of the range.
+    """
     low, high = float(label.low), float(label.high)
     inside: Floats = np.minimum(low + (high - low) * np.clip(scores[:, 0], 0, 1), high)
     return inside
 
 
-def never_leaves(what: str) -> LocalProtocolError:
-    """The error of whoever would let rows out with something that is made of them."""
+def copy_forbidden_error(what: str) -> LocalProtocolError:
+    """Return the error for copying an object that contains rows without noise."""
     return LocalProtocolError(
         "PRIVATE-001",
-        f"{what} was about to be copied or pickled.",
-        why="There are rows in it without any noise, and it never leaves.",
-        fix="Keep it in the process that made it, and make it again where the rows are; only the release may be published.",
+        f"{what} cannot be copied or pickled.",
+        why="It contains rows without noise, which must not leave this process.",
+        fix="Fit it again in the process that has the rows; publish only the release.",
     )
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
-    """Weights of cells that add up to a score: the log-odds of a class, or where in its range a number lies.
+class PooledModel:
+    """Additive model: weights of cells that sum to a score.
+
+    The score is the log-odds of a class, or the position of a number in its range.
 
     Parameters
     ----------
-    params
-        The public figures of the study.
     weights
-        ``(D, M)`` what each cell adds to the score of each model.
+        ``(D, M)`` contribution of each cell to the score of each model.
     intercepts
-        ``(M,)`` the score of a row whose cells add nothing.
+        ``(M,)`` the score of a row without contributions of cells.
     variances
-        ``(D, M)`` how far the noise of the release may have moved each weight; at home own rows move a weight the more, the larger it is.
+        ``(D, M)`` variance of each weight due to the noise of the release. In a personal model, the
+        holder's rows move a weight with a larger variance further.
     shares
-        ``(D,)`` share of all rows in each cell; those of one feature add up to 1.
+        ``(D,)`` share of all rows in each cell; the shares of one feature sum to 1.
 
     Examples
     --------
-    >>> schema = Schema([Categorical("wind", ["weak", "strong"], missing=False)], label=Categorical("play", ["no", "yes"]))
+    >>> schema = Schema(
+    ...     [Categorical("wind", ["weak", "strong"], missing=False)],
+    ...     label=Categorical("play", ["no", "yes"]),
+    ... )
     >>> weights, shares = np.array([[1.0], [-2.0]]), np.array([0.5, 0.5])
-    >>> model = Model(Params(schema, epsilon=1.0, size=14), weights, np.array([0.5]), np.zeros((2, 1)), shares)
+    >>> model = PooledModel(
+    ...     PFDSParams(schema, epsilon=1.0, size=14),
+    ...     weights,
+    ...     np.array([0.5]),
+    ...     np.zeros((2, 1)),
+    ...     shares,
+    ... )
     >>> model.decide({"wind": np.array([0, 1])})
     array([1, 0])
     """
 
-    params: Params
+    params: PFDSParams
     weights: Floats
     intercepts: Floats
     variances: Floats
@@ -84,8 +114,8 @@ class Model:
 
     @property
     def schema(self) -> Schema:
-        """Features with the cells that they are cut into, and the label."""
-        return self.params.coded
+        """Features with their cells, and the label."""
+        return self.params.coded_schema
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -93,30 +123,35 @@ class Model:
         assert isinstance(self.params.label, Categorical)
         return tuple(self.params.label.values)
 
-    def scores(self, cells: Ints) -> Floats:
-        """Scores ``(n, M)`` of rows whose cells are positions among all cells, ``(n, k)``."""
+    def compute_scores(self, cells: Ints) -> Floats:
+        """Return scores ``(n, M)`` of rows of cells, ``(n, k)``, numbered among all cells."""
         total = np.tile(self.intercepts, (len(cells), 1))
         for column in cells.T:
             total += self.weights[column]
         return total
 
     def probabilities(self, columns: Mapping[str, npt.NDArray[Any]]) -> Floats:
-        """Chance of each class, ``(n, L)``, for what ``schema.encode(..., outside="clip")`` gives."""
+        """Return the probability of each class, ``(n, L)``.
+
+        ``columns`` is the result of ``schema.encode(..., outside="clip")``.
+        """
         assert not self.params.is_number
-        return chances(self.scores(cells_of(self.params, columns)))
+        return compute_probabilities(self.compute_scores(encode_cells(self.params, columns)))
 
     def decide(self, columns: Mapping[str, npt.NDArray[Any]]) -> Ints:
-        """Position of the predicted class, ``(n,)``."""
+        """Return the position of the predicted class, ``(n,)``."""
         assert not self.params.is_number
-        return choices(self.scores(cells_of(self.params, columns)))
+        return choose_classes(self.compute_scores(encode_cells(self.params, columns)))
 
     def predict(self, columns: Mapping[str, npt.NDArray[Any]]) -> Floats:
-        """The predicted numbers, ``(n,)``, in the units of the label and inside its range."""
+        """Return the predicted numbers, ``(n,)``, in the label's units and inside its range."""
         assert isinstance(self.params.label, Numeric)
-        return numbers(self.params.label, self.scores(cells_of(self.params, columns)))
+        return scale_numbers(
+            self.params.label, self.compute_scores(encode_cells(self.params, columns))
+        )
 
     def to_plain(self) -> dict[str, Any]:
-        """The model as plain data, for files; `from_plain` reads it."""
+        """Return the model as plain data for files; `from_plain` reads it."""
         return {
             "kind": "pooled",
             **describe_schema(self.schema),
@@ -128,8 +163,8 @@ class Model:
         }
 
 
-class Predictor(Protocol):
-    """What predicts for rows that a schema has encoded."""
+class EncodedRowsPredictor(Protocol):
+    """Interface of a predictor for rows that a schema has encoded."""
 
     def probabilities(self, columns: Mapping[str, npt.NDArray[Any]]) -> Floats: ...
 
@@ -138,51 +173,54 @@ class Predictor(Protocol):
     def predict(self, columns: Mapping[str, npt.NDArray[Any]]) -> Floats: ...
 
 
-class Kept:
-    """What was fitted to rows themselves. It predicts where they are; it cannot be written, copied or sent.
+class UnreleasedPredictor:
+    """Predictor fitted to the rows themselves; it cannot be written, copied or sent.
 
     Parameters
     ----------
     predictor
-        Contains rows without any noise. Nobody else should have it.
+        Contains rows without noise. No other object should have a reference to it.
     """
 
     __slots__ = ("__predictor",)
 
-    def __init__(self, predictor: Predictor) -> None:
+    def __init__(self, predictor: EncodedRowsPredictor) -> None:
         self.__predictor = predictor
 
     def probabilities(self, columns: Mapping[str, npt.NDArray[Any]]) -> Floats:
-        """As `Model.probabilities`."""
+        """Return the same as `PooledModel.probabilities`."""
         return self.__predictor.probabilities(columns)
 
     def decide(self, columns: Mapping[str, npt.NDArray[Any]]) -> Ints:
-        """As `Model.decide`."""
+        """Return the same as `PooledModel.decide`."""
         return self.__predictor.decide(columns)
 
     def predict(self, columns: Mapping[str, npt.NDArray[Any]]) -> Floats:
-        """As `Model.predict`."""
+        """Return the same as `PooledModel.predict`."""
         return self.__predictor.predict(columns)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(of rows themselves: never leaves)"
+        return f"{type(self).__name__}(fitted to the rows themselves: never leaves)"
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise never_leaves("A model of rows themselves")
+        raise copy_forbidden_error("A model fitted to the rows themselves")
 
 
-class KeptModel(Kept):
-    """An additive model that was fitted to rows themselves. Unlike a `Model` it shows neither weights nor shares, and has no file."""
+class UnreleasedModel(UnreleasedPredictor):
+    """Additive model fitted to the rows themselves.
+
+    Unlike a `PooledModel` it shows neither weights nor shares, and has no file.
+    """
 
     __slots__ = ("__model",)
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: PooledModel) -> None:
         super().__init__(model)
         self.__model = model
 
-    def scores(self, cells: Ints) -> Floats:
-        """As `Model.scores`."""
-        return self.__model.scores(cells)
+    def compute_scores(self, cells: Ints) -> Floats:
+        """Return the same as `PooledModel.compute_scores`."""
+        return self.__model.compute_scores(cells)
 
 
 _Weight = Annotated[float, Field(ge=-1e6, le=1e6)]
@@ -191,7 +229,7 @@ _Share = Annotated[float, Field(ge=0, le=1)]
 _ROUNDING = 1e-6
 
 
-class _Pooled(Record):
+class _PooledModelDocument(Record):
     kind: Literal["pooled"]
     features: Annotated[list[PlainNumber | PlainCategory], Field(min_length=1)]
     label: PlainNumber | PlainCategory
@@ -201,31 +239,43 @@ class _Pooled(Record):
     variances: list[list[_Variance]]
     shares: list[_Share]
 
-    def model(self) -> Model:
-        schema = Schema([one.feature() for one in self.features], self.label.feature())
+    def make_model(self) -> PooledModel:
+        schema = Schema([one.make_feature() for one in self.features], self.label.make_feature())
         if any(feature.n_bins is None for feature in schema.features):
-            raise unfit("a number has no bins")
-        params = Params(schema, epsilon=math.inf, size=1, trust=self.trust)
+            raise invalid_model_error("a numeric feature has no bins")
+        params = PFDSParams(schema, epsilon=math.inf, size=1, trust=self.trust)
         cells, models = params.n_cells, params.n_models
         tables = (self.weights, self.variances)
-        if any(len(table) != cells or any(len(row) != models for row in table) for table in tables) or len(self.intercepts) != models:
-            raise unfit(f"its weights are not {models} for each of {cells} cells")
+        if (
+            any(len(table) != cells or any(len(row) != models for row in table) for table in tables)
+            or len(self.intercepts) != models
+        ):
+            raise invalid_model_error(
+                f"it does not have {models} weights for each of {cells} cells"
+            )
         if len(self.shares) != cells:
-            raise unfit(f"there are {len(self.shares)} shares for {cells} cells")
+            raise invalid_model_error(f"it has {len(self.shares)} shares for {cells} cells")
         shares = np.array(self.shares, np.float64)
         if np.abs(np.add.reduceat(shares, params.starts[:-1]) - 1).max() > _ROUNDING:
-            raise unfit("the shares of a feature do not add up to 1")
-        return Model(params, np.array(self.weights, float), np.array(self.intercepts, float), np.array(self.variances, float), shares)
+            raise invalid_model_error("the shares of a feature do not sum to 1")
+        return PooledModel(
+            params,
+            np.array(self.weights, float),
+            np.array(self.intercepts, float),
+            np.array(self.variances, float),
+            shares,
+        )
 
 
-def from_plain(document: object) -> Model:
-    """The model that `Model.to_plain` wrote; `SpecError` for anything else.
+def from_plain(document: object) -> PooledModel:
+    """Return the model that `PooledModel.to_plain` wrote; raise `SpecError` for other data.
 
     Notes
     -----
-    What the model has cost is not in its file, which anyone may have written: its params say epsilon infinite, which claims nothing.
+    The file does not prove the price of the model, because anyone may have written it. So its
+    params have an infinite epsilon, which makes no claim.
     """
     try:
-        return _Pooled.model_validate(document).model()
+        return _PooledModelDocument.model_validate(document).make_model()
     except ValidationError as error:
-        raise unfit(fault_of(error)) from None
+        raise invalid_model_error(describe_validation_error(error)) from None

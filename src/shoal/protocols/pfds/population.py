@@ -1,7 +1,11 @@
-"""All holders of a study of variant plus at once, without messages: the same counts, noise of the same law, the same model.
+"""All holders of a study of variant plus together, vectorised.
 
-A secure sum over holders is counted over their pooled rows, and the noise in it is drawn as one variable with the law of the sum of all
-shares. With trust local every holder has noise of its own.
+Simulations, the audit and estimators call `simulate`. The counts and the model equal those of real
+peers, and the noise has the same distribution; contract tests compare both.
+
+A secure sum is counted over the pooled rows of its holders. Its noise is drawn as one variable with
+the distribution of the sum of all shares. With trust local, each holder's noise is drawn
+separately.
 """
 
 from __future__ import annotations
@@ -13,86 +17,110 @@ import numpy as np
 
 from shoal.entropy import Entropy
 from shoal.errors import UsageError
-from shoal.protocols.pfds.local import answers_of, pooled
-from shoal.protocols.pfds.model import Model
-from shoal.protocols.pfds.params import Ints, Params, Rows
-from shoal.protocols.pfds.sums import Answers, Course, SumScript
+from shoal.protocols.pfds.messages import PFDSScriptState
+from shoal.protocols.pfds.model import PooledModel
+from shoal.protocols.pfds.params import Ints, PFDSParams, PFDSRows
+from shoal.protocols.pfds.script import Answers, SecureSumScript
+from shoal.protocols.pfds.tables import draw_answers, pool_tables
 
 
 @dataclass(frozen=True)
-class Learned:
-    """What a study has learned.
+class PFDSSimulationResult:
+    """Result of a simulated study.
 
     Parameters
     ----------
     model
         Predicts the label of encoded rows.
     answers
-        What everyone saw: the noisy sums of every question; with trust local, the tables of each sharer in order.
+        The public answers: the noisy sums of every question; with trust local, the tables of each
+        sharing holder in order.
     """
 
-    model: Model
+    model: PooledModel
     answers: tuple[Ints, ...]
 
 
-def answer(script: SumScript, course: Course, rows: Rows, n_answering: int, entropy: Entropy) -> Ints:
-    """The opened sum of a question that so many holders answer, who have these rows together."""
-    question = script.questions[course.step]
-    mechanism, counts = script.mechanism(question), script.count(course, rows)
-    return counts if mechanism is None else counts + mechanism.summed(len(counts), n_answering, entropy)
+def draw_sum(
+    script: SecureSumScript,
+    script_state: PFDSScriptState,
+    rows: PFDSRows,
+    n_answering: int,
+    entropy: Entropy,
+) -> Ints:
+    """Return the opened sum of a question that ``n_answering`` holders answer.
+
+    ``rows`` are the rows of these holders together.
+    """
+    question = script.questions[script_state.step]
+    mechanism, counts = script.find_mechanism(question), script.count(script_state, rows)
+    return (
+        counts
+        if mechanism is None
+        else counts + mechanism.draw_sum(len(counts), n_answering, entropy)
+    )
 
 
 def simulate(
-    params: Params,
-    rows: Rows,
+    params: PFDSParams,
+    rows: PFDSRows,
     digest: bytes,
     entropy: Entropy,
     n_answering: int | None = None,
     sharers: Collection[int] | None = None,
-) -> Learned:
-    """Ask all who share, and learn.
+) -> PFDSSimulationResult:
+    """Ask all sharing holders, and learn the model.
 
     Parameters
     ----------
     params
-        The public figures of the study, of variant plus.
+        Of variant plus.
     rows
-        The rows of all holders, with whose they are.
+        The rows of all holders, with `owners`.
     digest
-        The study's; with trust local it says who answers which tables.
-    entropy
-        What noise is drawn from.
+        Digest of the study; with trust local it determines which holder answers which tables.
     n_answering
-        Trust secure-sum: holders whose shares of noise are in the sums; all who share unless told.
+        Trust secure-sum: number of holders that add a share of noise; default: all that share.
     sharers
-        Holders that share, counted from 0; all of them unless told. The rows of others are not read.
+        Holders that share, counted from 0; default: all. The rows of the others are not read.
 
     Examples
     --------
-    >>> from shoal.domain import Categorical, Schema
+    >>> from shoal.data.schema import Categorical, Schema
     >>> from shoal.entropy import SeededEntropy
-    >>> schema = Schema([Categorical("wind", ["weak", "strong"], missing=False)], label=Categorical("play", ["no", "yes"]))
-    >>> params = Params(schema, epsilon=1.0, size=2000, trust="secure-sum")
-    >>> rows = Rows.of(params, {"wind": np.arange(2000) % 2}, 1 - np.arange(2000) % 2, whose=np.arange(2000) % 10)
+    >>> schema = Schema(
+    ...     [Categorical("wind", ["weak", "strong"], missing=False)],
+    ...     label=Categorical("play", ["no", "yes"]),
+    ... )
+    >>> params = PFDSParams(schema, epsilon=1.0, size=2000, trust="secure-sum")
+    >>> rows = PFDSRows.from_columns(
+    ...     params,
+    ...     {"wind": np.arange(2000) % 2},
+    ...     1 - np.arange(2000) % 2,
+    ...     owners=np.arange(2000) % 10,
+    ... )
     >>> simulate(params, rows, b"digest", SeededEntropy(1)).model.decide({"wind": np.array([0, 1])})
     array([1, 0])
     """
-    assert rows.whose is not None
+    assert rows.owners is not None
     who = sorted(range(params.n_holders) if sharers is None else sharers)
     if params.trust == "local":
-        by_holder = answers_of(params, digest, rows, who, entropy)
-        return Learned(pooled(params, digest, by_holder), tuple(by_holder.values()))
-    script, shared = SumScript(params), rows.take(np.isin(rows.whose, who))
+        by_holder = draw_answers(params, digest, rows, who, entropy)
+        return PFDSSimulationResult(
+            pool_tables(params, digest, by_holder), tuple(by_holder.values())
+        )
+    script, shared = SecureSumScript(params), rows.take(np.isin(rows.owners, who))
     n = len(who) if n_answering is None else n_answering
     if n < params.minimum:
         raise UsageError(
             "SUM-003",
-            f"{n} of {params.n_holders} holders answer; a sum of fewer than {params.minimum} is not opened.",
-            why="The noise is made for that many shares.",
-            fix="A smaller minimum, or more holders that share.",
+            f"{n} of {params.n_holders} holders answer; a sum of fewer than {params.minimum} is "
+            "not opened.",
+            why=f"Each share of noise is scaled for {params.minimum} holders.",
+            fix="Lower the minimum, or let more holders share.",
         )
-    course, answers = script.start, Answers()
-    while script.question(course):
-        answers = (*answers, answer(script, course, shared, n, entropy))
-        course = script.advance(course, answers)
-    return Learned(script.model(answers), answers)
+    script_state, answers = script.initial_state, Answers()
+    while script.find_question(script_state):
+        answers = (*answers, draw_sum(script, script_state, shared, n, entropy))
+        script_state = script.advance(script_state, answers)
+    return PFDSSimulationResult(script.build_model(answers), answers)

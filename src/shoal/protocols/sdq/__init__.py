@@ -1,1 +1,1 @@
-"""SDQ: databases answer counts through a secure sum that carries exactly the noise needed, and trees are learned from them."""
+"""SDQ: counts of several databases through secure sums that carry their own noise."""

@@ -1,4 +1,9 @@
-"""What a database counts: joint tables, the scores of candidates for a split, and all tables of a level of a tree at once."""
+"""Counts of one database.
+
+Joint tables, scores of split candidates, and all tables of one level of a tree. Scripts build the
+parts of their rounds from these functions; peers and the simulation run them on their rows. The
+sensitivity of a count follows from the number of cells in which one row counts.
+"""
 
 from __future__ import annotations
 
@@ -7,40 +12,60 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shoal.protocols.sdq.params import Ints, Table
+from shoal.protocols.sdq.params import CellTable, Ints
 
 
-def joint_cells(cells: Ints, attributes: Sequence[int], arities: Sequence[int]) -> Ints:
-    """The cell of each row, ``(n,)``, in the joint table of some attributes; the last attribute's cells lie side by side."""
+def compute_joint_cells(cells: Ints, attributes: Sequence[int], arities: Sequence[int]) -> Ints:
+    """Return the cell of each row, ``(n,)``, in the joint table of some attributes.
+
+    The last attribute varies fastest.
+    """
     joint = np.zeros(len(cells), np.int64)
     for attribute in attributes:
         joint = joint * arities[attribute] + cells[:, attribute]
     return joint
 
 
-def table_counts(table: Table, attributes: Sequence[int], arities: Sequence[int], n_classes: int) -> Ints:
-    """The joint table of some attributes and the label, ``(cells * L,)``; a row is in one cell of it.
+def count_table(
+    table: CellTable, attributes: Sequence[int], arities: Sequence[int], n_classes: int
+) -> Ints:
+    """Return the joint table of some attributes and the label, ``(cells * L,)``.
+
+    A row counts in one cell.
 
     Examples
     --------
-    >>> table = Table(np.array([[0, 1], [0, 1], [1, 0]]), np.array([1, 1, 0]))
-    >>> table_counts(table, [1], (2, 2), 2).tolist()
+    >>> table = CellTable(np.array([[0, 1], [0, 1], [1, 0]]), np.array([1, 1, 0]))
+    >>> count_table(table, [1], (2, 2), 2).tolist()
     [1, 0, 0, 2]
     """
     size = math.prod(arities[attribute] for attribute in attributes) * n_classes
-    return np.bincount(joint_cells(table.cells, attributes, arities) * n_classes + table.labels, minlength=size)
+    return np.bincount(
+        compute_joint_cells(table.cells, attributes, arities) * n_classes + table.labels,
+        minlength=size,
+    )
 
 
-def local_scores(table: Table, chosen: Sequence[int], candidates: Sequence[int], arities: Sequence[int], n_classes: int) -> Ints:
-    """The score of each candidate for the next split, ``(n_candidates,)``: the sum over databases of their local scores.
+def compute_local_scores(
+    table: CellTable,
+    chosen: Sequence[int],
+    candidates: Sequence[int],
+    arities: Sequence[int],
+    n_classes: int,
+) -> Ints:
+    """Return the score of each candidate for the next split, ``(n_candidates,)``.
 
-    A database's own score is the sum, over the cells of the chosen attributes and the candidate, of the largest class count: how many of
-    its rows the majority of their cell would predict. A row more raises every score by 0 or 1.
+    A database's score of a candidate is the number of its rows that the majority of their cell
+    predicts: the sum of the largest class count over the cells of the chosen attributes and the
+    candidate. One more row raises every score by 0 or 1. For a table of several databases the
+    result is the sum of their scores.
     """
-    # Only cells with rows in them are ever numbered: databases times cells may be far more than there are rows.
-    group = np.zeros(len(table), np.int64) if table.whose is None else table.whose
+    # Number only the cells that contain rows: databases times cells may far exceed the rows.
+    group = np.zeros(len(table), np.int64) if table.owners is None else table.owners
     for attribute in chosen:
-        group = np.unique(group * arities[attribute] + table.cells[:, attribute], return_inverse=True)[1]
+        group = np.unique(
+            group * arities[attribute] + table.cells[:, attribute], return_inverse=True
+        )[1]
     scores = []
     for candidate in candidates:
         cell = group * arities[candidate] + table.cells[:, candidate]
@@ -50,36 +75,39 @@ def local_scores(table: Table, chosen: Sequence[int], candidates: Sequence[int],
     return np.array(scores, np.int64)
 
 
-def nodes_of(cells: Ints, splits: Ints, firsts: Ints) -> Ints:
-    """The node of a tree that each row ends in, ``(n,)``.
+def find_nodes(cells: Ints, splits: Ints, firsts: Ints) -> Ints:
+    """Return the node of a tree that each row ends in, ``(n,)``.
 
     Parameters
     ----------
     cells
         ``(n, k)`` the cell of each attribute.
     splits, firsts
-        ``(n_nodes,)`` the attribute of each node, -1 for none; the position of its first child, behind it, one for each cell.
+        ``(n_nodes,)`` the attribute of each node, -1 for none; the index of its first child.
+        Children follow their parent, one for each cell.
     """
     node = np.zeros(len(cells), np.int64)
-    going = np.arange(len(cells))
-    while going.size:
-        going = going[splits[node[going]] >= 0]
-        node[going] = firsts[node[going]] + cells[going, splits[node[going]]]
+    active = np.arange(len(cells))
+    while active.size:
+        active = active[splits[node[active]] >= 0]
+        node[active] = firsts[node[active]] + cells[active, splits[node[active]]]
     return node
 
 
-def level_counts(table: Table, nodes: Ints, first_rows: Ints, n_rows: int, n_classes: int) -> Ints:
-    """All tables of attributes and the label at some nodes, by one pass: for each cell its rows, and its rows of each class.
+def count_level(
+    table: CellTable, nodes: Ints, first_rows: Ints, n_rows: int, n_classes: int
+) -> Ints:
+    """Count all tables of attributes and the label at some nodes, in one pass.
+
+    The result has for each cell its rows, and its rows of each class.
 
     Parameters
     ----------
-    table
-        What is counted.
     nodes
-        ``(n,)`` which of the nodes each row of the table is at; -1 for none.
+        ``(n,)`` the node of each row of the table; -1 for none.
     first_rows
-        ``(n_nodes, k)`` where the cells of an attribute at a node begin among the result's rows; -1 for an attribute that is not asked
-        about there.
+        ``(n_nodes, k)`` the first result row of an attribute's cells at a node; -1 for an attribute
+        that is not asked about there.
     n_rows, n_classes
         Rows of the result, and L.
 
@@ -90,6 +118,8 @@ def level_counts(table: Table, nodes: Ints, first_rows: Ints, n_rows: int, n_cla
     inside = np.flatnonzero(nodes >= 0)
     first = first_rows[nodes[inside]]
     keys = (first + table.cells[inside]) * (1 + n_classes) + 1 + table.labels[inside, np.newaxis]
-    counts = np.bincount(keys[first >= 0], minlength=n_rows * (1 + n_classes)).reshape(n_rows, 1 + n_classes)
+    counts = np.bincount(keys[first >= 0], minlength=n_rows * (1 + n_classes)).reshape(
+        n_rows, 1 + n_classes
+    )
     counts[:, 0] = counts[:, 1:].sum(axis=1)
     return counts.reshape(-1)

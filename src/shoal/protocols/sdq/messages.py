@@ -1,4 +1,9 @@
-"""What travels in SDQ besides the messages of a secure sum: what is asked, and what belongs to a joint computation."""
+"""Messages.
+
+The rounds that the aggregator (the miner) asks, the answers of peers, and the messages of a joint
+computation; `MESSAGES` also contains those of a secure sum. Type names, fields and limits are the
+wire format: a change breaks running studies.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +12,16 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from shoal.messages.base import Array, Message, Record, Registry
-from shoal.protocols.joint.messages import JointFrame
+from shoal.protocols.mpc.party import JointFrame
 from shoal.protocols.sdq.queries import FreeQuery
-from shoal.protocols.sdq.script import Course
-from shoal.protocols.sums.messages import SUM_MESSAGES
+from shoal.protocols.sdq.script import SDQScriptState
+from shoal.protocols.secagg.messages import SUM_MESSAGES
 
 Natural = Annotated[int, Field(ge=0)]
 Key = Annotated[bytes, Field(min_length=32, max_length=32)]
 Signature = Annotated[bytes, Field(min_length=64, max_length=64)]
 SealedShares = Annotated[bytes, Field(max_length=1 << 15)]
-"""Room for the shares of 2,000 scores, the most features that a study has."""
+"""Space for the shares of 2,000 scores, the most features of a study."""
 
 MAX_REASON = 500
 """Most characters of the reason for which a study ends."""
@@ -25,14 +30,14 @@ _MANY = 1 << 20
 _MOST = (1 << 23) + (1 << 10)
 
 
-class Ask(Message):
-    """The miner asks the next round: that of a course, or a free count."""
+class SDQAsk(Message):
+    """The next round: one of the script, or a free count query."""
 
     type_name: ClassVar[str] = "sdq.ask"
     max_bytes: ClassVar[int] = _MANY
 
     round: Natural
-    course: Course
+    course: SDQScriptState
     query: FreeQuery | None = None
     number: Natural = 0
 
@@ -53,7 +58,7 @@ class Counts(Message):
 
 
 class JointKey(Message):
-    """A fresh key for a joint computation, signed with the database's key of the roster."""
+    """A fresh key for a joint computation, signed with the database's roster key."""
 
     type_name: ClassVar[str] = "sdq.joint-key"
 
@@ -67,7 +72,7 @@ class JointKey(Message):
 
 
 class PartyKey(Record):
-    """The key of a party, as the coordinator passes it on."""
+    """The key of one party, as forwarded by the miner."""
 
     party: Natural
     box: Key
@@ -85,15 +90,15 @@ class JointKeys(Message):
 
 
 class SealedBox(Record):
-    """Shares of noisy scores for one party; from whom, or to whom, by the position in the roster."""
+    """Sealed shares of noisy scores; the sender's or the recipient's position on the roster."""
 
     member: Natural
     box: SealedShares
     signature: Signature
 
 
-class Scores(Message):
-    """The noisy scores of one database, in threshold shares for the committee, each sealed for one of its parties."""
+class SDQScores(Message):
+    """The noisy scores of one database: one sealed share for each committee member."""
 
     type_name: ClassVar[str] = "sdq.scores"
     spends: ClassVar[bool] = True
@@ -108,7 +113,7 @@ class Scores(Message):
 
 
 class Contributions(Message):
-    """To one party of the committee: the shares that it was dealt by all whose scores count."""
+    """All shares for one committee member, from all databases that sent scores in time."""
 
     type_name: ClassVar[str] = "sdq.contributions"
     max_bytes: ClassVar[int] = _MOST
@@ -117,8 +122,8 @@ class Contributions(Message):
     boxes: tuple[SealedBox, ...]
 
 
-class Settled(Message):
-    """A party of the committee: the position of the candidate that was chosen."""
+class ChoiceResult(Message):
+    """From a committee member: the index of the chosen candidate."""
 
     type_name: ClassVar[str] = "sdq.settled"
 
@@ -130,8 +135,8 @@ class Settled(Message):
         return self.round.to_bytes(8, "big")
 
 
-class Unusable(Message):
-    """A party of the committee: the scores that a database has dealt to it, and has signed, do not open or are none."""
+class UnusableShares(Message):
+    """From a committee member: a database's signed shares cannot be opened or are malformed."""
 
     type_name: ClassVar[str] = "sdq.unusable"
 
@@ -143,8 +148,8 @@ class Unusable(Message):
         return self.round.to_bytes(8, "big")
 
 
-class BrokenOff(Message):
-    """A party: its joint computation broke off; and by whose fault, where it knows."""
+class ComputationFailure(Message):
+    """From a party: its joint computation failed; with the party at fault, if known."""
 
     type_name: ClassVar[str] = "sdq.broken-off"
 
@@ -156,12 +161,25 @@ class BrokenOff(Message):
         return self.round.to_bytes(8, "big")
 
 
-class Ended(Message):
-    """The miner asks no more: it has learned all, or has given up for a reason."""
+class SDQStudyEnd(Message):
+    """The end of the study: the model is complete, or it failed for the given reason."""
 
     type_name: ClassVar[str] = "sdq.ended"
 
     reason: Annotated[str, Field(max_length=MAX_REASON)] | None = None
 
 
-MESSAGES = Registry(Ask, Counts, JointKey, JointKeys, Scores, Contributions, Settled, Unusable, BrokenOff, Ended, JointFrame, *SUM_MESSAGES)
+MESSAGES = Registry(
+    SDQAsk,
+    Counts,
+    JointKey,
+    JointKeys,
+    SDQScores,
+    Contributions,
+    ChoiceResult,
+    UnusableShares,
+    ComputationFailure,
+    SDQStudyEnd,
+    JointFrame,
+    *SUM_MESSAGES,
+)

@@ -1,4 +1,9 @@
-"""The noise of a study's sums: who adds which part of it, what it costs and how large it is."""
+"""Noise of a round: who adds which share, its price and size.
+
+Peers draw their noise here, scripts compute their prices, and `shoal.protocols.sdq.population`
+draws the summed noise of all databases. Price, drawn noise and simulated noise of a round part must
+come from the same mechanism.
+"""
 
 from __future__ import annotations
 
@@ -7,48 +12,68 @@ import math
 import numpy as np
 
 from shoal.entropy import Entropy
+from shoal.mechanisms.distributed_laplace import DistributedLaplace, DistributedNoisyMax
 from shoal.mechanisms.exponential import CountScore
-from shoal.mechanisms.sensitivity import Histogram
-from shoal.mechanisms.shares import SharedLaplace, SharedMax
+from shoal.mechanisms.sensitivity import CellCounts
 from shoal.privacy.events import Event
-from shoal.protocols.sdq.params import Ints, Params, Table
-from shoal.protocols.sdq.script import Part, Round
+from shoal.protocols.sdq.params import CellTable, Ints, SDQParams
+from shoal.protocols.sdq.script import RoundPart, SDQRound
 
 ADDS, SUBTRACTS = 1, 2
-"""What a selected database does."""
+"""The two roles of a selected database."""
 
 
-def mechanism_of(params: Params, part: Part, is_choice: bool = False) -> SharedLaplace | SharedMax | None:
-    """What hides a part of a round; None where nothing does, which only a simulation may ask for."""
+def make_mechanism(
+    params: SDQParams, part: RoundPart, is_choice: bool = False
+) -> DistributedLaplace | DistributedNoisyMax | None:
+    """Return the mechanism of a round part; None without noise, which only a simulation may use."""
     if part.epsilon == math.inf:
         return None
-    return _max(params, part.epsilon) if is_choice else _laplace(params, part.epsilon, part.n_tables)
+    return (
+        _make_noisy_max(params, part.epsilon)
+        if is_choice
+        else _make_laplace(params, part.epsilon, part.n_tables)
+    )
 
 
-def price_of(params: Params, epsilon_release: float, n_tables: int = 1) -> Event:
-    """What a sum costs one unit."""
-    return _laplace(params, epsilon_release, n_tables).event()
+def price_sum(params: SDQParams, epsilon_release: float, n_tables: int = 1) -> Event:
+    """Return the price of a sum for one unit."""
+    return _make_laplace(params, epsilon_release, n_tables).event()
 
 
-def price_of_choice(params: Params, epsilon_release: float) -> Event:
-    """What a choice costs one unit."""
-    return _max(params, epsilon_release).event()
+def price_choice(params: SDQParams, epsilon_release: float) -> Event:
+    """Return the price of a choice for one unit."""
+    return _make_noisy_max(params, epsilon_release).event()
 
 
-def deviation_of(params: Params, epsilon_release: float, n_tables: int = 1) -> float:
-    """Standard deviation of the noise on one number of a sum that every database answers; 0 without noise."""
+def compute_deviation(params: SDQParams, epsilon_release: float, n_tables: int = 1) -> float:
+    """Return the standard deviation of the noise on one number of a sum; 0 without noise.
+
+    All databases answer.
+    """
     if epsilon_release == math.inf:
         return 0.0
-    return math.sqrt(_laplace(params, epsilon_release, n_tables).variance(_n_shares(params, params.n_databases)))
+    return math.sqrt(
+        _make_laplace(params, epsilon_release, n_tables).variance(
+            _count_shares(params, params.n_databases)
+        )
+    )
 
 
-def noisy(params: Params, part: Part, table: Table, is_choice: bool, role: int | None, entropy: Entropy) -> Ints:
-    """What one database answers to a part of a round: its counts, with its part of the noise.
+def draw_noisy_counts(
+    params: SDQParams,
+    part: RoundPart,
+    table: CellTable,
+    is_choice: bool,
+    role: int | None,
+    entropy: Entropy,
+) -> Ints:
+    """Return the answer of one database to a round part: its counts plus its part of the noise.
 
     Parameters
     ----------
     role
-        Two selected: what this database does, if it was selected; 0 for nothing.
+        Noise ``two-selected``: the role of this database; 0 if it was not selected.
 
     Notes
     -----
@@ -56,37 +81,52 @@ def noisy(params: Params, part: Part, table: Table, is_choice: bool, role: int |
 
     Privacy
     -------
-    By itself an answer is not private: only the sum is, and nothing but a masked or shared answer may leave. With trust local an answer
-    carries all of the noise.
+    A single answer is not private: only the sum is, and only a masked or shared answer may leave.
+    With trust local an answer carries all of the noise.
     """
-    counts, mechanism = part.count(table), mechanism_of(params, part, is_choice)
+    counts, mechanism = part.count(table), make_mechanism(params, part, is_choice)
     assert mechanism is not None, "a peer has no answer without a price"
-    if params.noise == "two-selected" and isinstance(mechanism, SharedLaplace):
-        assert role is not None, "nobody answers before two were selected"
-        # Everyone draws, so that the time of an answer does not tell who was selected.
-        return counts + {ADDS: 1, SUBTRACTS: -1}.get(role, 0) * mechanism.side(part.size, entropy)
-    return counts + mechanism.share(part.size, entropy)
+    if params.noise == "two-selected" and isinstance(mechanism, DistributedLaplace):
+        assert role is not None, "two databases are selected before any answers"
+        # Every database draws noise, so that response times do not reveal who was selected.
+        return counts + {ADDS: 1, SUBTRACTS: -1}.get(role, 0) * mechanism.draw_side(
+            part.size, entropy
+        )
+    return counts + mechanism.draw_share(part.size, entropy)
 
 
-def summed_noise(params: Params, asked: Round, n_answering: int, entropy: Entropy) -> Ints:
-    """The noise on the sums of a round that so many databases answer, for simulations: drawn at once, by the same law."""
+def draw_summed_noise(
+    params: SDQParams, asked: SDQRound, n_answering: int, entropy: Entropy
+) -> Ints:
+    """Draw the noise on the sums of a round that ``n_answering`` databases answer.
+
+    For simulations: one draw with the distribution of the sum of all shares.
+    """
     drawn = [np.zeros(0, np.int64)]
     for part in asked.parts:
-        mechanism = mechanism_of(params, part, asked.is_choice)
+        mechanism = make_mechanism(params, part, asked.is_choice)
         nothing = np.zeros(part.size, np.int64)
-        drawn.append(nothing if mechanism is None else mechanism.summed(part.size, _n_shares(params, n_answering), entropy))
+        drawn.append(
+            nothing
+            if mechanism is None
+            else mechanism.draw_sum(part.size, _count_shares(params, n_answering), entropy)
+        )
     return np.concatenate(drawn)
 
 
-def _n_shares(params: Params, n_answering: int) -> int:
-    """Shares of noise in a sum: one of every database; of two that were selected, both halves of the whole."""
+def _count_shares(params: SDQParams, n_answering: int) -> int:
+    """Return the number of noise shares in a sum: one per database, or two if two are selected."""
     return 1 if params.noise == "two-selected" else n_answering
 
 
-def _laplace(params: Params, epsilon_release: float, n_tables: int) -> SharedLaplace:
+def _make_laplace(params: SDQParams, epsilon_release: float, n_tables: int) -> DistributedLaplace:
     n_honest = 1 if params.noise == "two-selected" else params.n_honest
-    return SharedLaplace(epsilon_release, Histogram(n_tables, params.max_rows), params.scope, n_honest)
+    return DistributedLaplace(
+        epsilon_release, CellCounts(n_tables, params.max_rows), params.scope, n_honest
+    )
 
 
-def _max(params: Params, epsilon_release: float) -> SharedMax:
-    return SharedMax(epsilon_release, CountScore(params.max_rows), params.scope, params.n_honest)
+def _make_noisy_max(params: SDQParams, epsilon_release: float) -> DistributedNoisyMax:
+    return DistributedNoisyMax(
+        epsilon_release, CountScore(params.max_rows), params.scope, params.n_honest
+    )

@@ -1,8 +1,9 @@
-"""The course of an SDQ study: which sums are asked in which order, what each costs, and what the miner makes of them.
+"""Base class of the learners: rounds, prices, public state.
 
-A script is public. The miner (the aggregator) advances it by what it has learned; every database follows it, and so knows by itself
-which counts belong to a round and what they cost. What the miner decides (where to split, what is a leaf) needs no trust: whichever way
-it decides, a round costs what it costs.
+A script is public. The aggregator (the miner) advances it with the answers it has learned. Each
+peer follows the same script, so a peer derives from it which counts belong to a round and what they
+cost. Peers do not have to trust the miner's decisions (where to split, which node is a leaf): the
+price of a round does not depend on them.
 """
 
 from __future__ import annotations
@@ -12,22 +13,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.errors import RemoteProtocolError
 from shoal.messages.base import Record
 from shoal.privacy.events import Event
-from shoal.protocols.sdq.params import Ints, Params, Table
+from shoal.protocols.sdq.params import CellTable, Ints, SDQParams
 
 
-class Course(Record):
-    """What has been decided so far; all of it is public.
+class SDQScriptState(Record):
+    """All decisions so far; public.
 
     Parameters
     ----------
     step
-        Rounds that have been answered.
+        Number of answered rounds.
     choices
-        Attributes by their position: paper, of every node in order of breadth, -1 for none; plus, one for each choice that was asked.
+        Attribute indices. Paper: one per node in breadth-first order, -1 for none. Plus: one for
+        each choice that was asked.
     leaves
-        Paper: of every open node whether it is a leaf; empty where that is not decided yet.
+        Paper: for each open node whether it is a leaf; empty before that is decided.
     """
 
     step: int = 0
@@ -36,88 +39,102 @@ class Course(Record):
 
 
 @dataclass(frozen=True)
-class Part:
-    """Counts of a round that share one law of noise.
+class RoundPart:
+    """Counts of a round that share one noise distribution.
 
     Parameters
     ----------
     count
-        What a database counts: ``(size,)`` integers.
+        Counts the rows of a database: ``(size,)`` integers.
     size
-        How many.
+        Number of counts.
     epsilon
-        What all of them together cost one unit: the noise of each is made for it. Infinite in a simulation without noise.
+        Cost of all counts together for one unit; the noise of each count is scaled for it. Infinite
+        in a simulation without noise.
     n_tables
-        In how many of them a row may count, each time in one cell: it sets the sensitivity, with the most rows of a unit.
+        Number of tables in which a row counts, in one cell each. The sensitivity follows from it
+        and from the most rows of one unit.
     """
 
-    count: Callable[[Table], Ints]
+    count: Callable[[CellTable], Ints]
     size: int
     epsilon: float
     n_tables: int = 1
 
 
 @dataclass(frozen=True)
-class Round:
-    """What is asked of every database at once.
+class SDQRound:
+    """One round: a question to every database.
 
     Parameters
     ----------
     question
-        Its name in the ledger; it fixes the price.
+        Its name in the ledger; it determines the price.
     parts
-        What is summed, in order; a choice has one part, the scores of its candidates.
+        The summed counts, in order; a choice has one part, the scores of its candidates.
     is_choice
-        Whether only the candidate with the largest noisy score is learned, and not the sums.
+        Whether the miner learns only the candidate with the largest noisy score, not the sums.
     """
 
     question: str
-    parts: tuple[Part, ...]
+    parts: tuple[RoundPart, ...]
     is_choice: bool = False
 
     @property
     def size(self) -> int:
-        """Numbers that a database answers with."""
+        """Number of integers in a database's answer."""
         return sum(part.size for part in self.parts)
 
 
 Answers = tuple[Ints, ...]
-"""What has been learned: the noisy sums of every round so far, ``(size,)`` each; of a choice the position of the chosen candidate."""
+"""The noisy sums of every round so far, ``(size,)`` each; for a choice the index of the chosen
+candidate.
+"""
 
 
-class Script(ABC):
-    """One learner's course.
+class SDQScript(ABC):
+    """The rounds of one learner, as a function of the public state."""
 
-    Parameters
-    ----------
-    params
-        The public figures of the study.
-    """
-
-    def __init__(self, params: Params) -> None:
+    def __init__(self, params: SDQParams) -> None:
         self.params = params
 
     @property
     @abstractmethod
     def prices(self) -> Mapping[str, Event]:
-        """Every question that may be asked and what it costs one unit.
+        """Every question that may be asked, and its price for one unit.
 
-        A database answers each at most once, on whichever course, so all of them together must cost no more than the budget.
+        A database answers each question at most once, for any decisions of the miner, so the prices
+        of all questions together must not exceed the budget.
         """
 
     @property
     @abstractmethod
-    def dearest(self) -> tuple[tuple[str, int], ...]:
-        """The course that costs most, for the label: kinds of questions by a question of each, and how many of the same price there are."""
+    def costliest_questions(self) -> tuple[tuple[str, int], ...]:
+        """The most expensive run of the script, for the label.
+
+        One question of each kind, with the number of questions of the same price.
+        """
 
     @abstractmethod
-    def round(self, course: Course) -> Round | None:
-        """What is asked next; None at the end. `RemoteProtocolError` where no answers lead to such a course."""
+    def make_round(self, state: SDQScriptState) -> SDQRound | None:
+        """Return the next round; None at the end.
+
+        Raises `RemoteProtocolError` if no answers lead to this state.
+        """
 
     @abstractmethod
-    def advance(self, course: Course, answers: Answers) -> Course:
-        """The course after its round was answered, by all answers so far."""
+    def advance(self, state: SDQScriptState, answers: Answers) -> SDQScriptState:
+        """Return the state after the current round, from all answers so far."""
 
     @abstractmethod
-    def model(self, course: Course, answers: Answers) -> Any:
-        """What was learned, at the end."""
+    def build_model(self, state: SDQScriptState, answers: Answers) -> Any:
+        """Return the learned model at the end of the script."""
+
+
+def impossible_state_error(what: str) -> RemoteProtocolError:
+    """Return the error for a script state that cannot follow from the study."""
+    return RemoteProtocolError(
+        "SDQ-001",
+        f"The script state is impossible: {what}.",
+        why="The state follows from the study and its answers, and no answers lead to this one.",
+    )

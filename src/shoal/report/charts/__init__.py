@@ -1,13 +1,33 @@
-"""Charts as SVG text, written by hand: no library, no font, no script, and nothing that a stranger's words could break.
+"""Charts as SVG text, written without a library, a font or a script.
 
-Each stands by itself in a file or in a page, which may restyle it by its classes. Beside each belongs a table of the same numbers.
-Ref: decision 10.
+Sections of the report and ``shoal compare`` draw with these functions. Each chart is complete in a
+file or in a page; a page may restyle it by its CSS classes. Each caller shows a table of the same
+numbers with the chart. Ref: decision 10.
 """
 
-from shoal.report.charts.bars import Bar, Row, bars
-from shoal.report.charts.frame import Key
-from shoal.report.charts.intervals import Interval, intervals
-from shoal.report.charts.lines import Beyond, Level, Line, Place, lines
-from shoal.report.charts.scales import Axis
+from shoal.report.charts.axes import Axis, LegendKey
+from shoal.report.charts.bars import Bar, BarRow, IntervalRow, draw_bars, draw_intervals
+from shoal.report.charts.lines import (
+    AxisMark,
+    Curve,
+    Overlays,
+    ReferenceLine,
+    UnboundedRegion,
+    draw_curves,
+)
 
-__all__ = ["Axis", "Bar", "Beyond", "Interval", "Key", "Level", "Line", "Place", "Row", "bars", "intervals", "lines"]
+__all__ = [
+    "Axis",
+    "AxisMark",
+    "Bar",
+    "BarRow",
+    "Curve",
+    "IntervalRow",
+    "LegendKey",
+    "Overlays",
+    "ReferenceLine",
+    "UnboundedRegion",
+    "draw_bars",
+    "draw_curves",
+    "draw_intervals",
+]

@@ -1,4 +1,7 @@
-"""Curves with bands, steps, and the levels and places that they are held against."""
+"""Line charts with bands, steps, reference lines and marks.
+
+Sections of the report draw them with `draw_curves`.
+"""
 
 from __future__ import annotations
 
@@ -6,181 +9,289 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from shoal.report.charts.frame import AXIS, INK, WIDTH, Key, Look, bottom_axis, dashes, label, left_axis, legend, line, picture, room_of
-from shoal.report.charts.scales import Axis, Scale, scale_for, words
-from shoal.report.markup import Markup, tag
+from shoal.report.charts.axes import (
+    AXIS,
+    INK,
+    WIDTH,
+    Axis,
+    LegendKey,
+    LineStyle,
+    Scale,
+    draw_bottom_axis,
+    draw_chart,
+    draw_label,
+    draw_left_axis,
+    draw_legend,
+    draw_line,
+    estimate_text_width,
+    format_ticks,
+    get_dash_pattern,
+    make_scale,
+)
+from shoal.report.html import Markup, tag
 
-_PLOT = 190.0
+_PLOT, _SQUARE_PLOT = 190.0, 220.0
+"""Height of a plot, and of one with a diagonal."""
 _MOST_DOTS = 40
 
 
 @dataclass(frozen=True)
-class Line:
+class Curve:
     """One curve.
 
     Parameters
     ----------
-    name
-        For the legend.
     points
-        Pairs of x and y, by rising x.
-    colour
-        Of the curve and its band.
+        Pairs of x and y, in increasing order of x.
     band
-        Low and high of each point; None where there is none.
-    look
-        Solid for what is private.
+        Low and high end at each point.
+    style
+        Solid for private values.
     is_step
-        Whether a value holds until the next one.
-    hollow
-        How many of the last points lie beyond what is claimed, and are drawn open.
-    is_whiskered
-        Whether low and high are drawn at each point by themselves, since nothing lies between points.
+        True if a value is valid until the next one.
+    n_hollow
+        Number of last points that are beyond the claim; they are drawn hollow.
+    has_whiskers
+        True if low and high ends are drawn at each point, because there are no values in between.
     """
 
     name: str
     points: Sequence[tuple[float, float]]
     colour: str
     band: Sequence[tuple[float, float]] | None = None
-    look: Look = "solid"
+    style: LineStyle = "solid"
     is_step: bool = False
-    hollow: int = 0
-    is_whiskered: bool = False
+    n_hollow: int = 0
+    has_whiskers: bool = False
 
 
 @dataclass(frozen=True)
-class Level:
-    """A value that holds everywhere: drawn across the chart."""
+class ReferenceLine:
+    """A constant value, drawn across the chart."""
 
     name: str
     value: float
-    look: Look
+    style: LineStyle
     colour: str = INK
 
 
 @dataclass(frozen=True)
-class Beyond:
-    """A place on the horizontal axis from which on nothing can be drawn, and why."""
+class UnboundedRegion:
+    """The part of the horizontal axis without a value, and its label."""
 
     name: str
-    at: float
+    start: float
 
 
 @dataclass(frozen=True)
-class Place:
-    """A place on the horizontal axis that is marked, with its name."""
+class AxisMark:
+    """A marked position on the horizontal axis, and its label."""
 
     name: str
-    at: float
+    position: float
 
 
-def lines(
+@dataclass(frozen=True)
+class Overlays:
+    """Further elements of a line chart.
+
+    Parameters
+    ----------
+    marks
+        Positions to compare the curves with.
+    unbounded
+        The region in which there is nothing to draw.
+    diagonal
+        The name of the line on which y equals x; None to omit it.
+    """
+
+    marks: Sequence[AxisMark] = ()
+    unbounded: UnboundedRegion | None = None
+    diagonal: str | None = None
+
+
+def draw_curves(
     title: str,
-    series: Sequence[Line],
+    series: Sequence[Curve],
     *,
     x: Axis,
     y: Axis,
     description: str,
-    levels: Sequence[Level] = (),
-    places: Sequence[Place] = (),
-    beyond: Beyond | None = None,
-    diagonal: str | None = None,
-    height: float = _PLOT,
+    reference_lines: Sequence[ReferenceLine] = (),
+    overlays: Overlays | None = None,
 ) -> Markup:
-    """Curves over a horizontal axis.
+    """Draw curves over a horizontal axis.
 
     Parameters
     ----------
-    title, description
-        What the chart is, and what it shows in words.
-    series
-        The curves.
-    x, y
-        The axes.
-    levels, places
-        Values and places that the curves are held against.
-    beyond
-        Where there is nothing to draw any more.
-    diagonal
-        The name of the line on which y equals x, where it is to be drawn.
+    description
+        The content of the chart for readers who do not see it.
+    reference_lines
+        Values to compare the curves with.
     """
-    keys = [Key(one.name, one.colour, one.look) for one in series if one.name]
-    keys += [Key(level.name, level.colour, level.look) for level in levels]
-    keys += [Key(diagonal, AXIS, "dotted")] if diagonal else []
-    parts, top = legend(keys, 0)
+    overlays = overlays or Overlays()
+    marks, unbounded, diagonal = overlays.marks, overlays.unbounded, overlays.diagonal
+    height = _SQUARE_PLOT if diagonal else _PLOT
+    keys = [LegendKey(one.name, one.colour, one.style) for one in series if one.name]
+    keys += [LegendKey(level.name, level.colour, level.style) for level in reference_lines]
+    keys += [LegendKey(diagonal, AXIS, "dotted")] if diagonal else []
+    parts, top = draw_legend(keys, 0)
     top += 24
-    heights = [v for one in series for _, v in one.points] + [level.value for level in levels]
+    heights = [v for one in series for _, v in one.points] + [
+        level.value for level in reference_lines
+    ]
     heights += [edge for one in series for pair in one.band or () for edge in pair]
-    up = scale_for(y, heights, top + height, top)
-    left = max(room_of(text) for text in words(up.ticks, y)) + 10
-    across = scale_for(x, [v for one in series for v, _ in one.points] + [place.at for place in places], left, WIDTH - 16)
-    parts += [left_axis(y, up, left, WIDTH - 16), bottom_axis(x, across, top, top + height)]
-    parts += [] if beyond is None else _shade(beyond, across, up)
-    for place in places:
-        at = across.at(place.at)
+    up = make_scale(y, heights, top + height, top)
+    left = max(estimate_text_width(text) for text in format_ticks(up.ticks, y)) + 10
+    across = make_scale(
+        x,
+        [v for one in series for v, _ in one.points] + [mark.position for mark in marks],
+        left,
+        WIDTH - 16,
+    )
+    parts += [
+        draw_left_axis(y, up, left, WIDTH - 16),
+        draw_bottom_axis(x, across, top, top + height),
+    ]
+    parts += [] if unbounded is None else _draw_region(unbounded, across, up)
+    for mark in marks:
+        at = across.to_position(mark.position)
         is_right = at > (left + WIDTH) / 2
-        parts.append(line(at, top, at, top + height, INK, thick=1.2, of="mark"))
-        parts.append(label(place.name, at + (-5 if is_right else 5), top + height - 7, anchor="end" if is_right else "start", small=True))
+        parts.append(draw_line((at, top, at, top + height), INK, thickness=1.2, css_class="mark"))
+        parts.append(
+            draw_label(
+                mark.name,
+                at + (-5 if is_right else 5),
+                top + height - 7,
+                anchor="end" if is_right else "start",
+                small=True,
+            )
+        )
     if diagonal:
         low, high = max(across.low, up.low), min(across.high, up.high)
-        parts.append(line(across.at(low), up.at(low), across.at(high), up.at(high), AXIS, look="dotted", thick=2, of="axis"))
+        parts.append(
+            draw_line(
+                (
+                    across.to_position(low),
+                    up.to_position(low),
+                    across.to_position(high),
+                    up.to_position(high),
+                ),
+                AXIS,
+                style="dotted",
+                thickness=2,
+                css_class="axis",
+            )
+        )
     parts += [
-        line(left, up.at(level.value), WIDTH - 16, up.at(level.value), level.colour, look=level.look, thick=1.8, of=_ink(level))
-        for level in levels
+        draw_line(
+            (left, up.to_position(level.value), WIDTH - 16, up.to_position(level.value)),
+            level.colour,
+            style=level.style,
+            thickness=1.8,
+            css_class=_choose_css_class(level),
+        )
+        for level in reference_lines
     ]
-    parts += [_band(one, across, up) for one in series if one.band and len(one.points) > 1 and not one.is_whiskered]
+    parts += [
+        _draw_band(one, across, up)
+        for one in series
+        if one.band and len(one.points) > 1 and not one.has_whiskers
+    ]
     for one in series:
-        parts += [_curve(one, across, up), *_dots(one, across, up)]
-    return picture(title, description, top + height + 44, parts)
+        parts += [_draw_curve(one, across, up), *_draw_dots(one, across, up)]
+    return draw_chart(title, description, top + height + 44, parts)
 
 
-def _ink(level: Level) -> str:
+def _choose_css_class(level: ReferenceLine) -> str:
     return "mark" if level.colour == INK else ""
 
 
-def _shade(beyond: Beyond, across: Scale, up: Scale) -> list[Markup]:
-    start = across.at(beyond.at)
-    room = tag("rect", x=start, y=up.end, width=across.end - start, height=up.start - up.end, fill=AXIS, fill_opacity=0.14)
-    return [room, label(beyond.name, (start + across.end) / 2, (up.start + up.end) / 2, anchor="middle", soft=True)]
+def _draw_region(region: UnboundedRegion, across: Scale, up: Scale) -> list[Markup]:
+    start = across.to_position(region.start)
+    area = tag(
+        "rect",
+        x=start,
+        y=up.end,
+        width=across.end - start,
+        height=up.start - up.end,
+        fill=AXIS,
+        fill_opacity=0.14,
+    )
+    return [
+        area,
+        draw_label(
+            region.name,
+            (start + across.end) / 2,
+            (up.start + up.end) / 2,
+            anchor="middle",
+            soft=True,
+        ),
+    ]
 
 
-def _band(one: Line, across: Scale, up: Scale) -> Markup:
+def _draw_band(one: Curve, across: Scale, up: Scale) -> Markup:
     band = one.band or ()
-    there = [f"{across.at(x):.1f},{up.at(high):.1f}" for (x, _), (_, high) in zip(one.points, band, strict=True)]
-    back = [f"{across.at(x):.1f},{up.at(low):.1f}" for (x, _), (low, _) in zip(one.points, band, strict=True)]
-    return tag("polygon", points=" ".join([*there, *reversed(back)]), fill=one.colour, fill_opacity=0.16, stroke="none")
+    upper = [
+        f"{across.to_position(x):.1f},{up.to_position(high):.1f}"
+        for (x, _), (_, high) in zip(one.points, band, strict=True)
+    ]
+    lower = [
+        f"{across.to_position(x):.1f},{up.to_position(low):.1f}"
+        for (x, _), (low, _) in zip(one.points, band, strict=True)
+    ]
+    return tag(
+        "polygon",
+        points=" ".join([*upper, *reversed(lower)]),
+        fill=one.colour,
+        fill_opacity=0.16,
+        stroke="none",
+    )
 
 
-def _curve(one: Line, across: Scale, up: Scale) -> Markup:
-    places = [(across.at(x), up.at(y)) for x, y in one.points]
+def _draw_curve(one: Curve, across: Scale, up: Scale) -> Markup:
+    places = [(across.to_position(x), up.to_position(y)) for x, y in one.points]
     if one.is_step:
-        places = places[:1] + [corner for (_, y), (x, to_y) in pairwise(places) for corner in ((x, y), (x, to_y))]
+        places = places[:1] + [
+            corner for (_, y), (x, to_y) in pairwise(places) for corner in ((x, y), (x, to_y))
+        ]
     return tag(
         "polyline",
         points=" ".join(f"{x:.1f},{y:.1f}" for x, y in places),
         fill="none",
         stroke=one.colour,
         stroke_width=2.2,
-        stroke_dasharray=dashes(one.look),
+        stroke_dasharray=get_dash_pattern(one.style),
         stroke_linejoin="round",
     )
 
 
-def _dots(one: Line, across: Scale, up: Scale) -> list[Markup]:
-    """A dot for each point, where they are few; with a whisker where a single point has a band."""
+def _draw_dots(one: Curve, across: Scale, up: Scale) -> list[Markup]:
+    """Draw a dot for each of few points, with a whisker if a single point has a band."""
     if len(one.points) > _MOST_DOTS or one.is_step:
         return []
     parts = []
     for i, (x, y) in enumerate(one.points):
-        is_hollow = i >= len(one.points) - one.hollow
-        if one.band and (one.is_whiskered or len(one.points) == 1):
+        is_hollow = i >= len(one.points) - one.n_hollow
+        if one.band and (one.has_whiskers or len(one.points) == 1):
             low, high = one.band[i]
-            parts.append(line(across.at(x), up.at(low), across.at(x), up.at(high), one.colour, thick=1.6))
+            parts.append(
+                draw_line(
+                    (
+                        across.to_position(x),
+                        up.to_position(low),
+                        across.to_position(x),
+                        up.to_position(high),
+                    ),
+                    one.colour,
+                    thickness=1.6,
+                )
+            )
         parts.append(
             tag(
                 "circle",
-                cx=across.at(x),
-                cy=up.at(y),
+                cx=across.to_position(x),
+                cy=up.to_position(y),
                 r=3.6,
                 fill="#ffffff" if is_hollow else one.colour,
                 class_="open" if is_hollow else None,

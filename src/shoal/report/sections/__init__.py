@@ -1,1 +1,1 @@
-"""The sections of a report, each made only where there is data for it."""
+"""The sections of a report; each function returns None if a document has no data for it."""

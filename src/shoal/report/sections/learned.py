@@ -1,47 +1,93 @@
-"""What was learned: estimated tables with their errors, the largest weights, or the tree."""
+"""Learned tables, weights, trees; the model card; how to reproduce a run.
+
+`shoal.report.page` calls these functions for runs, and `shoal.report.sections.result` for results
+of coordinators. An estimate is shown with its error wherever one is known.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from shoal.data.schema import Numeric
 from shoal.models import read_model
-from shoal.models.weights import largest
-from shoal.names import counted
-from shoal.protocols.sdq.model import Tree
-from shoal.report.charts import Axis, Bar, Key, Row, bars
-from shoal.report.charts.frame import INK
-from shoal.report.colours import colour_of_class
-from shoal.report.details import Histogram, Weight
-from shoal.report.figures import number
-from shoal.report.layout import Section, grid, paragraph
-from shoal.report.layout import figure as figure_block
-from shoal.report.markup import Markup, cut, join, tag
+from shoal.models.weights import list_largest_weights
+from shoal.protocols.sdq.model import DecisionTree
+from shoal.report.charts import Axis, Bar, BarRow, LegendKey, draw_bars
+from shoal.report.charts.axes import INK
+from shoal.report.documents import (
+    ComparisonDocument,
+    FeatureHistogram,
+    ModelWeight,
+    RunDocument,
+    SafeText,
+    ScoreMean,
+)
+from shoal.report.formatting import (
+    compute_interval,
+    format_exact,
+    format_guarantee,
+    format_interval,
+    format_number,
+    get_class_colour,
+    get_measure_name,
+)
+from shoal.report.html import (
+    Content,
+    Markup,
+    Section,
+    join,
+    make_bullets,
+    make_figure_grid,
+    make_paragraph,
+    make_terms,
+    tag,
+    truncate,
+)
+from shoal.report.html import make_figure as figure_block
+from shoal.report.sections.protocols import describe_model_kind, learns_weights
+from shoal.report.sections.summary import list_baselines
 from shoal.report.views import RunView
+from shoal.study.spec import Study
+from shoal.text import clean_text, format_count
 
 _MOST_FEATURES, _MOST_CELLS, _MOST_CLASSES = 12, 24, 6
 _MOST_WEIGHTS = 20
 _MOST_NODES = 40
-_REACH = 1.96
-"""Standard errors to each side of an interval that holds 19 times of 20."""
+_Z_95 = 1.96
+"""Standard errors to each side of a 95 % interval."""
 
 
-def histograms(view: RunView) -> Section | None:
-    """Estimated tables of each feature and the label."""
+def make_histograms_section(view: RunView) -> Section | None:
+    """Return the estimated tables of each feature and the label."""
     found = view.point.details.histograms
     if not found:
         return None
     has_truth = any(one.true is not None for one in found)
     has_error = any(one.error is not None for one in found)
-    lead = "Each bar is the estimated share of all rows that fall into a cell with a class"
-    lead += "; the whisker reaches 1.96 standard errors of the noise to each side" if has_error else "; no honest error is known for it"
-    lead += ", and the upright mark is the truth, which only a simulation knows." if has_truth else "."
+    lead = "Each bar is the estimated share of all rows in a cell with a class. " + (
+        "The whisker covers 1.96 standard errors of the noise to each side."
+        if has_error
+        else "No valid error is known for it."
+    )
+    lead += (
+        " The vertical mark is the true share, which is known only in a simulation."
+        if has_truth
+        else ""
+    )
     rest = len(found) - _MOST_FEATURES
-    more = paragraph(f"{counted(rest, 'other feature')} in run.json.") if rest > 0 else None
-    return Section("histograms", "Estimated tables", lead, join([grid(map(_histogram, found[:_MOST_FEATURES])), more]))
+    more = (
+        make_paragraph(f"{format_count(rest, 'other feature')} in run.json.") if rest > 0 else None
+    )
+    return Section(
+        "histograms",
+        "Estimated tables",
+        lead,
+        join([make_figure_grid(map(_draw_histogram, found[:_MOST_FEATURES])), more]),
+    )
 
 
-def _histogram(one: Histogram) -> Markup:
+def _draw_histogram(one: FeatureHistogram) -> Markup:
     classes = one.classes[:_MOST_CLASSES]
     rows, shown = [], []
     for i, cell in enumerate(one.cells):
@@ -51,55 +97,95 @@ def _histogram(one: Histogram) -> Markup:
             error = None if one.error is None else one.error[i][j]
             truth = None if one.true is None else one.true[i][j]
             if j < _MOST_CLASSES:
-                row.append(Bar(value, colour_of_class(j), interval=_reach(value, error), truth=truth))
-            shown.append((cell, name, _share(value), "–" if error is None else _share(error), "–" if truth is None else _share(truth)))
+                row.append(
+                    Bar(
+                        value,
+                        get_class_colour(j),
+                        interval=_compute_error_interval(value, error),
+                        truth=truth,
+                    )
+                )
+            shown.append(
+                (
+                    cell,
+                    name,
+                    _format_share(value),
+                    "–" if error is None else _format_share(error),
+                    "–" if truth is None else _format_share(truth),
+                )
+            )
         if i < _MOST_CELLS:
-            rows.append(Row(cut(cell, 40), row))
-    keys = [Key(cut(name, 24), colour_of_class(j), shape="box") for j, name in enumerate(classes)]
-    keys += [Key("truth", INK, shape="tick")] if one.true is not None else []
-    name = cut(one.feature, 60)
-    chart = bars(
+            rows.append(BarRow(truncate(cell, 40), row))
+    keys = [
+        LegendKey(truncate(name, 24), get_class_colour(j), shape="box")
+        for j, name in enumerate(classes)
+    ]
+    keys += [LegendKey("truth", INK, shape="tick")] if one.true is not None else []
+    name = truncate(one.feature, 60)
+    chart = draw_bars(
         f"Shares by {name} and class",
         rows,
         axis=Axis("share of all rows", "share"),
-        description=f"{counted(len(one.cells), 'cell')} of {name}, {len(one.classes)} bars in each; the numbers are in the table below",
+        description=f"{format_count(len(one.cells), 'cell')} of {name}, {len(one.classes)} bars "
+        "in each; the numbers are in the table below",
         keys=keys,
     )
-    hidden = [f"{counted(len(one.cells) - _MOST_CELLS, 'cell')} more"] if len(one.cells) > _MOST_CELLS else []
-    hidden += [f"{len(one.classes) - _MOST_CLASSES} more classes"] if len(one.classes) > _MOST_CLASSES else []
+    hidden = (
+        [f"{format_count(len(one.cells) - _MOST_CELLS, 'cell')} more"]
+        if len(one.cells) > _MOST_CELLS
+        else []
+    )
+    hidden += (
+        [f"{len(one.classes) - _MOST_CLASSES} more classes"]
+        if len(one.classes) > _MOST_CLASSES
+        else []
+    )
     caption = name + (f" ({' and '.join(hidden)} in the numbers)" if hidden else "")
-    return figure_block(chart, ("cell", "class", "estimated", "standard error", "true"), shown, caption)
+    return figure_block(
+        chart, ("cell", "class", "estimated", "standard error", "true"), shown, caption
+    )
 
 
-def _reach(value: float, error: float | None) -> tuple[float, float] | None:
-    return None if error is None else (value - _REACH * error, value + _REACH * error)
+def _compute_error_interval(value: float, error: float | None) -> tuple[float, float] | None:
+    return None if error is None else (value - _Z_95 * error, value + _Z_95 * error)
 
 
-def _share(value: float) -> Markup:
+def _format_share(value: float) -> Markup:
     return tag("data", f"{100 * value:.2f} %", value=repr(value))
 
 
-def weights_of_run(view: RunView) -> Section | None:
-    """The largest weights of a run's model."""
-    return weights(view.point.details.weights, view.colour)
+def make_run_weights_section(view: RunView) -> Section | None:
+    """Return the largest weights of a run's model."""
+    return make_weights_section(view.point.details.weights, view.colour)
 
 
-def weights(found: Sequence[Weight], colour: str) -> Section | None:
-    """The largest weights, with the noise in each where it is known."""
+def make_weights_section(found: Sequence[ModelWeight], colour: str) -> Section | None:
+    """Return the largest weights, each with its noise if that is known."""
     if not found:
         return None
     shown = found[:_MOST_WEIGHTS]
     classes = {one.class_ for one in found}
-    of = f" for class {cut(next(iter(classes)) or '', 40)}" if len(classes) == 1 and classes != {None} else ""
+    of = (
+        f" for class {truncate(next(iter(classes)) or '', 40)}"
+        if len(classes) == 1 and classes != {None}
+        else ""
+    )
     rows = [
-        Row(
+        BarRow(
             one.name + (f" → {one.class_}" if one.class_ and not of else ""),
-            [Bar(one.value, colour, interval=_reach(one.value, one.error), text=number(one.value))],
+            [
+                Bar(
+                    one.value,
+                    colour,
+                    interval=_compute_error_interval(one.value, one.error),
+                    text=format_number(one.value),
+                )
+            ],
         )
         for one in shown
     ]
     has_error = any(one.error is not None for one in shown)
-    chart = bars(
+    chart = draw_bars(
         "The largest weights of the model",
         rows,
         axis=Axis(f"weight{of}"),
@@ -109,48 +195,210 @@ def weights(found: Sequence[Weight], colour: str) -> Section | None:
         (
             one.name,
             one.class_ or "–",
-            tag("data", number(one.value), value=repr(one.value)),
-            "–" if one.error is None else number(one.error),
+            tag("data", format_number(one.value), value=repr(one.value)),
+            "–" if one.error is None else format_number(one.error),
         )
         for one in found
     ]
-    lead = "A weight right of zero speaks for the class that it names, or for a larger number; the largest by size come first" + (
-        "; the bar reaches 1.96 standard errors of the noise to each side, so one that crosses zero may be noise alone."
-        if has_error
-        else ", and no honest error of them is known."
+    lead = (
+        "A positive weight is evidence for the named class, or for a larger number. The weights "
+        "with the largest absolute values are first. "
+        + (
+            "The whisker covers 1.96 standard errors of the noise to each side; a weight with a "
+            "whisker across zero may be noise alone."
+            if has_error
+            else "No valid error of the weights is known."
+        )
     )
-    return Section("weights", "What the model weighs", lead, figure_block(chart, ("input", "class", "weight", "standard error"), numbers))
+    return Section(
+        "weights",
+        "Weights of the model",
+        lead,
+        figure_block(chart, ("input", "class", "weight", "standard error"), numbers),
+    )
 
 
-def tree_of_run(view: RunView) -> Section | None:
-    """The tree of a run, as a picture where the model is there, else as text."""
+def make_run_tree_section(view: RunView) -> Section | None:
+    """Return the tree of a run: a picture if the model is known, else text."""
     if view.run.learned is not None:
-        found = tree(view.run.learned)
+        found = make_tree_section(view.run.learned)
         if found is not None:
             return found
     if not view.point.tree:
         return None
-    return Section("tree", "The tree", _TREE, tag("pre", view.point.tree, tabindex="0"))
+    return Section("tree", "The tree", _TREE_LEAD, tag("pre", view.point.tree, tabindex="0"))
 
 
-_TREE = (
-    "Read from the root: each box asks for one feature, each branch is an answer; counts have noise in them, so that they may be negative. "
-    "A leaf may name a class that its own counts do not favour: variant plus weighs them against what the classes and each feature by "
-    "itself say (naive Bayes, from larger counts), the more so the more noise there is; in variant paper, where no count of a leaf is "
-    "above zero, the node above it decides."
+_TREE_LEAD = (
+    "Read from the root: each box is a feature, each branch a value of it. Counts contain noise "
+    "and may be negative. A leaf may name a class that does not have its largest count: variant "
+    "plus combines the counts with naive Bayes on larger counts, which has more influence if "
+    "there is more noise; variant paper uses the parent node if no count of a leaf is above zero."
 )
 
 
-def tree(document: Mapping[str, Any]) -> Section | None:
-    """The tree that a document holds; None where its model is none."""
+def make_tree_section(document: Mapping[str, Any]) -> Section | None:
+    """Return the tree in a model document; None if the model is not a tree."""
     model = read_model(document)
-    if not isinstance(model.learned, Tree):
+    if not isinstance(model.protocol_model, DecisionTree):
         return None
-    picture = Markup(model.learned.to_svg(max_nodes=_MOST_NODES).strip())
-    whole = tag("details", tag("summary", "As text"), tag("pre", model.learned.to_text(max_depth=6), tabindex="0"))
-    return Section("tree", "The tree", _TREE, tag("figure", tag("div", picture, class_="tree", tabindex="0"), whole))
+    picture = Markup(model.protocol_model.to_svg(max_nodes=_MOST_NODES).strip())
+    whole = tag(
+        "details",
+        tag("summary", "As text"),
+        tag("pre", model.protocol_model.to_text(max_depth=6), tabindex="0"),
+    )
+    return Section(
+        "tree",
+        "The tree",
+        _TREE_LEAD,
+        tag("figure", tag("div", picture, class_="tree", tabindex="0"), whole),
+    )
 
 
-def weights_of_model(document: Mapping[str, Any], colour: str) -> Section | None:
-    """The largest weights of the model that a document holds."""
-    return weights([Weight.model_validate(one.to_dict()) for one in largest(read_model(document))], colour)
+def make_model_weights_section(document: Mapping[str, Any], colour: str) -> Section | None:
+    """Return the largest weights of the model in a document."""
+    return make_weights_section(
+        [
+            ModelWeight.model_validate(one.to_dict())
+            for one in list_largest_weights(read_model(document))
+        ],
+        colour,
+    )
+
+
+_MOST_LISTED_FEATURES = 40
+CARD_LEAD = "Read this before you use the model. It also lists uses that are not allowed."
+
+
+def make_model_card(view: RunView) -> Section:
+    """Return the card: the model, its use, training data, measures and limits."""
+    return Section("card", "Model card", CARD_LEAD, make_terms(_list_terms(view)))
+
+
+def _list_terms(view: RunView) -> Iterator[tuple[str, Content]]:
+    study, run = view.study, view.run
+    yield (
+        "What it is",
+        f"{describe_model_kind(study)}, learned by {view.protocol}; predicts "
+        f"{clean_text(study.label.name)} ({_describe_label(study)}).",
+    )
+    yield "Intended use", clean_text(study.purpose)
+    yield "Contact", clean_text(study.contact)
+    yield "Learned from", _describe_training(view)
+    yield "Features", _describe_features(study)
+    yield "Measures", _format_measures(view)
+    yield (
+        "Guarantee",
+        "none: no noise was added" if view.guarantee is None else format_guarantee(view.guarantee),
+    )
+    yield "Limits", make_bullets(_list_limits(view))
+    yield "Uses not allowed", make_bullets(_list_forbidden_uses(run))
+
+
+def _describe_label(study: Study) -> str:
+    if study.label.values is None:
+        low, high = study.label.range or (0.0, 0.0)
+        return f"a number from {low:g} to {high:g}"
+    return "one of " + truncate(", ".join(clean_text(value) for value in study.label.values), 200)
+
+
+def _describe_training(view: RunView) -> str:
+    run = view.run
+    who = view.holders.plural
+    people = (
+        f"{view.point.people:,} simulated {who}, with "
+        f"{format_count(run.rows.asked, 'row')} of one table"
+    )
+    return (
+        f"{people}; {format_count(run.rows.unseen, 'row')} were held out for testing. The "
+        f"study declares a size of {view.study.participation.size:,}."
+    )
+
+
+def _describe_features(study: Study) -> str:
+    schema = study.schema()
+    named = [clean_text(name) for name in (*schema.names, *(text.name for text in schema.texts))]
+    rest = (
+        f" and {len(named) - _MOST_LISTED_FEATURES} more"
+        if len(named) > _MOST_LISTED_FEATURES
+        else ""
+    )
+    ranges = (
+        "public ranges and categories"
+        if any(isinstance(feature, Numeric) for feature in schema.features)
+        else "public categories"
+    )
+    return f"{', '.join(named[:_MOST_LISTED_FEATURES])}{rest}, with {ranges}."
+
+
+def _format_measures(view: RunView) -> Markup:
+    parts = [_format_measure(view, measure, mean) for measure, mean in view.point.scores.items()]
+    of = (
+        f"; f1 is for class {view.run.f1_of}"
+        if view.run.f1_of is not None and "f1" in view.point.scores
+        else ""
+    )
+    return join(
+        [part if i == 0 else join(["; ", part]) for i, part in enumerate(parts)]
+        + [f"; all on held-out rows{of}."]
+    )
+
+
+def _format_measure(view: RunView, measure: str, mean: ScoreMean) -> Markup:
+    """Format a measure with its interval and the values of the baselines."""
+    words = format_interval(measure, compute_interval(measure, mean, view.n_runs))
+    baselines = [
+        join([", ", name, " ", format_exact(measure, found[measure])])
+        for _, name, _, found in list_baselines(view.run)
+        if measure in found
+    ]
+    return join(
+        [
+            f"{get_measure_name(measure)} ",
+            format_exact(measure, mean.value),
+            f" ({words})" if words else "",
+            *baselines,
+        ]
+    )
+
+
+def _list_limits(view: RunView) -> Iterator[str]:
+    study = view.study
+    yield "It is less reliable for people who are unlike those it was learned from."
+    yield (
+        "Noise hides what is rare: predictions for a group with few rows are worse than these "
+        "measures show."
+    )
+    if learns_weights(study):
+        yield "Weights and scores show correlation in the data, not cause and effect."
+    if view.guarantee is not None and view.guarantee.unit == "record":
+        yield "Each row of a person is protected separately, not all rows together."
+    if view.guarantee is not None and view.guarantee.unit == "weight":
+        yield "Epsilon is for one weight of one update, not for the whole update."
+
+
+def _list_forbidden_uses(run: RunDocument) -> Iterator[str]:
+    yield "For a purpose other than the intended use: participants would agree to that use only."
+    yield ("For decisions about a person that no human reviews, or for claims about who took part.")
+    if run.simulated:
+        yield (
+            "For publication: this model was simulated. Anyone can compute its noise from the "
+            "seed, so it protects no row of the table."
+        )
+
+
+def make_reproduction_section(document: RunDocument | ComparisonDocument) -> Section:
+    """Return the command, the digest, the seed and the versions."""
+    versions: dict[SafeText, SafeText] = document.versions
+    body = make_terms(
+        [
+            ("Command", tag("code", document.command)),
+            ("Study", tag("code", document.digest)),
+            ("Seed", f"{document.seed}"),
+            ("Runs", f"{document.repeats:,} at each point"),
+            ("Versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+        ]
+    )
+    lead = "The same command with the same table and versions gives the same numbers."
+    return Section("reproduce", "How to reproduce this", lead, body)

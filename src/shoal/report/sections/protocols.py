@@ -1,46 +1,102 @@
-"""What only some protocols have to show: instances that drift apart, colluders, and rows that are released."""
+"""Text and sections that differ between protocols.
+
+DDML has instances that diverge, secure sums have colluders, and PFDS releases rows. In the report,
+only this module compares a protocol's name; other sections read attributes of `StudyProtocol`.
+"""
 
 from __future__ import annotations
 
-from shoal.names import counted
-from shoal.privacy.rounding import show
-from shoal.report.charts import Axis, Bar, Beyond, Key, Level, Line, Place, Row, bars, lines
-from shoal.report.colours import GREY
-from shoal.report.details import Marginal
-from shoal.report.figures import exact, figure, measure_axis, name_of, number
-from shoal.report.layout import Section, grid, paragraph
-from shoal.report.layout import figure as figure_block
-from shoal.report.markup import Markup, cut, join
+from shoal.privacy.rounding import format_epsilon
+from shoal.report.charts import (
+    Axis,
+    AxisMark,
+    Bar,
+    BarRow,
+    Curve,
+    LegendKey,
+    Overlays,
+    ReferenceLine,
+    UnboundedRegion,
+    draw_bars,
+    draw_curves,
+)
+from shoal.report.documents import FeatureMarginal
+from shoal.report.formatting import (
+    GREY,
+    format_exact,
+    format_measure,
+    format_number,
+    get_measure_name,
+    make_measure_axis,
+)
+from shoal.report.html import Markup, Section, join, make_figure_grid, make_paragraph, truncate
+from shoal.report.html import make_figure as figure_block
 from shoal.report.views import RunView
+from shoal.study.spec import Study
+from shoal.text import format_count
 
 _MOST_FEATURES, _MOST_CELLS = 12, 24
+_MODEL_KINDS = {
+    "anonml": "Additive scores of cells",
+    "ddml": "A linear model",
+    "sdq": "A decision tree",
+    "pfds": "Weights learned from released tables",
+}
 
 
-def spread(view: RunView) -> Section | None:
-    """How far the instances of ddml lie apart, as updates come in."""
+def describe_model_kind(study: Study) -> str:
+    """Return the kind of model that a study learns, as the beginning of a sentence."""
+    if study.protocol == "sdq" and study.sdq is not None and study.sdq.learner != "tree":
+        return "Naive Bayes"
+    if study.protocol == "anonml" and study.variant == "paper":
+        return "A vote of small classifiers"
+    return _MODEL_KINDS[study.protocol]
+
+
+def learns_weights(study: Study) -> bool:
+    """Return whether the model has weights or scores that people may read as causes."""
+    return study.protocol != "sdq"
+
+
+def make_spread_section(view: RunView) -> Section | None:
+    """Return the variance between the instances of DDML as updates are merged."""
     found = view.point.details.spread
     if found is None:
         return None
     points = [(n, variance) for n, variance in found.measured]
-    chart = lines(
+    chart = draw_curves(
         "Variance between instances",
-        [Line("measured", points, view.colour)],
+        [Curve("measured", points, view.colour)],
         x=Axis("updates merged", low=0.0),
         y=Axis("variance between instances", low=0.0),
-        description=f"{counted(len(points), 'measurement')}, the last {number(points[-1][1])}; expected {number(found.expected)}",
-        levels=[Level(f"expected of noise alone: {number(found.expected)}", found.expected, "dashed", GREY)],
+        description=f"{format_count(len(points), 'measurement')}, the last "
+        f"{format_number(points[-1][1])}; expected {format_number(found.expected)}",
+        reference_lines=[
+            ReferenceLine(
+                f"expected from noise alone: {format_number(found.expected)}",
+                found.expected,
+                "dashed",
+                GREY,
+            )
+        ],
     )
-    rows = [(number(n), number(variance)) for n, variance in points]
+    rows = [(format_number(n), format_number(variance)) for n, variance in points]
     lead = (
-        f"With {counted(found.k, 'instance')} and noise of variance {number(found.sigma_squared)} in each update, noise alone keeps them "
-        "as far apart as the dashed line says (k/2 σ² where updates replace instances, by DDML's Theorem 1; less where they are blended "
-        "in, errata D-07); differences between devices come on top."
+        f"There are {format_count(found.k, 'instance')}, and the noise in each update has "
+        f"variance {format_number(found.sigma_squared)}. The dashed line is the variance between "
+        "instances from noise alone: k/2 σ² if updates replace instances (DDML, Theorem 1), less "
+        "if they are averaged in (errata D-07). Differences between devices add to it."
     )
-    return Section("spread", "Spread of the instances", lead, figure_block(chart, ("updates", "variance"), rows))
+    return Section(
+        "spread",
+        "Spread of the instances",
+        lead,
+        figure_block(chart, ("updates", "variance"), rows),
+    )
 
 
-def exposure(view: RunView) -> Section | None:
-    """What colluders face, the more they are."""
+def make_exposure_section(view: RunView) -> Section | None:
+    """Return the epsilon that remains against each number of colluders."""
     found = view.point.details.exposure
     if not found:
         return None
@@ -52,79 +108,143 @@ def exposure(view: RunView) -> Section | None:
     unbounded = [one.colluders for one in found if one.epsilon is None]
     of = view.guarantee
     unit = f"per {of.unit} ({of.relation})" if of is not None else ""
-    chart = lines(
+    chart = draw_curves(
         "Epsilon against the number of colluders",
-        [Line("what the noise of the others still guarantees", known, view.colour, hollow=beyond)],
+        [
+            Curve(
+                "guarantee from the noise of the other members", known, view.colour, n_hollow=beyond
+            )
+        ],
         x=Axis(
-            "colluding members", low=0.0, high=float(max(one.colluders for one in found)), ticks=_whole(max(one.colluders for one in found))
+            "colluding members",
+            low=0.0,
+            high=float(max(one.colluders for one in found)),
+            ticks=_list_integer_ticks(max(one.colluders for one in found)),
         ),
         y=Axis(f"epsilon {unit}", low=0.0),
-        description="; ".join(f"{colluders:g} colluders: epsilon {show(epsilon)}" for colluders, epsilon in known),
-        beyond=Beyond("no bound", min(unbounded) - 0.5) if unbounded else None,
-        places=[] if claimed is None else [Place(f"claimed up to {claimed}", float(claimed))],
+        description="; ".join(
+            f"{colluders:g} colluders: epsilon {format_epsilon(epsilon)}"
+            for colluders, epsilon in known
+        ),
+        overlays=Overlays(
+            marks=[] if claimed is None else [AxisMark(f"claimed up to {claimed}", float(claimed))],
+            unbounded=UnboundedRegion("no bound", min(unbounded) - 0.5) if unbounded else None,
+        ),
     )
     rows = [
-        (f"{one.colluders:,}", "no bound" if one.epsilon is None else show(one.epsilon), "yes" if one.claimed else "no") for one in found
+        (
+            f"{one.colluders:,}",
+            "no bound" if one.epsilon is None else format_epsilon(one.epsilon),
+            "yes" if one.claimed else "no",
+        )
+        for one in found
     ]
-    none = paragraph(f"From {counted(min(unbounded), 'colluder')} on, nothing bounds what they learn.") if unbounded else None
+    no_bound = (
+        make_paragraph(
+            f"With {format_count(min(unbounded), 'colluder')} or more, there is no bound on what "
+            "they learn."
+        )
+        if unbounded
+        else None
+    )
     lead = (
-        "Members that work together know their own share of the noise; a filled dot is within what the study claims, an open one beyond it."
+        "Colluding members know their own share of the noise. A filled dot is within the claim of "
+        "the study, a hollow dot is beyond it."
     )
     return Section(
-        "exposure", "If members work together", lead, join([figure_block(chart, ("colluders", "epsilon", "claimed"), rows), none])
+        "exposure",
+        "If members collude",
+        lead,
+        join([figure_block(chart, ("colluders", "epsilon", "claimed"), rows), no_bound]),
     )
 
 
-def _whole(most: int) -> tuple[float, ...] | None:
+def _list_integer_ticks(most: int) -> tuple[float, ...] | None:
     return tuple(map(float, range(most + 1))) if most <= 12 else None
 
 
-def released(view: RunView) -> Section | None:
-    """Released rows beside the real ones: each feature by itself, and what either teaches."""
+def make_released_section(view: RunView) -> Section | None:
+    """Return a comparison of released and real rows: shares, and models."""
     details = view.point.details
     if not details.marginals and details.train_on_released is None:
         return None
     body: list[Markup] = []
     if details.train_on_released is not None:
         body.append(
-            grid(_trained(view, measure) for measure in details.train_on_released.synthetic if measure in details.train_on_released.real)
+            make_figure_grid(
+                _draw_training_comparison(view, measure)
+                for measure in details.train_on_released.synthetic
+                if measure in details.train_on_released.real
+            )
         )
-    body.append(grid(_marginal(view, one) for one in details.marginals[:_MOST_FEATURES]))
+    body.append(
+        make_figure_grid(_draw_marginal(view, one) for one in details.marginals[:_MOST_FEATURES])
+    )
     rest = len(details.marginals) - _MOST_FEATURES
     if rest > 0:
-        body.append(paragraph(f"{counted(rest, 'other feature')} in run.json."))
+        body.append(make_paragraph(f"{format_count(rest, 'other feature')} in run.json."))
     lead = (
-        "The same learner, trained on released and on real rows and tried on rows set aside; "
-        "and the share of each cell in released rows beside the truth, which only a simulation knows."
+        "The same learner was trained on released rows and on real rows, and tested on held-out "
+        "rows. The charts below compare the share of each cell in released and in real rows; the "
+        "real shares are known only in a simulation."
     )
-    return Section("released", "Released rows and real ones", lead, join(body))
+    return Section("released", "Released rows and real rows", lead, join(body))
 
 
-def _trained(view: RunView, measure: str) -> Markup:
+def _draw_training_comparison(view: RunView, measure: str) -> Markup:
     trained = view.point.details.train_on_released
-    assert trained is not None, "asked for where it is there"
-    rows = [("released rows", trained.synthetic[measure], view.colour, "solid"), ("real rows", trained.real[measure], GREY, "dashed")]
-    chart = bars(
-        f"{name_of(measure)} by what the learner was trained on",
+    assert trained is not None, "only called if there is a comparison"
+    rows = [
+        ("released rows", trained.synthetic[measure], view.colour, "solid"),
+        ("real rows", trained.real[measure], GREY, "dashed"),
+    ]
+    chart = draw_bars(
+        f"{get_measure_name(measure)} by training data",
         [
-            Row(name, [Bar(value, colour, "solid" if look == "solid" else "dashed", text=figure(measure, value))])
-            for name, value, colour, look in rows
+            BarRow(
+                name,
+                [
+                    Bar(
+                        value,
+                        colour,
+                        "solid" if style == "solid" else "dashed",
+                        text=format_measure(measure, value),
+                    )
+                ],
+            )
+            for name, value, colour, style in rows
         ],
-        axis=measure_axis(measure, is_whole=True),
-        description="; ".join(f"trained on {name}: {figure(measure, value)}" for name, value, *_ in rows),
+        axis=make_measure_axis(measure, is_whole=True),
+        description="; ".join(
+            f"trained on {name}: {format_measure(measure, value)}" for name, value, *_ in rows
+        ),
     )
-    return figure_block(chart, ("trained on", name_of(measure)), [(name, exact(measure, value)) for name, value, *_ in rows])
+    return figure_block(
+        chart,
+        ("trained on", get_measure_name(measure)),
+        [(name, format_exact(measure, value)) for name, value, *_ in rows],
+    )
 
 
-def _marginal(view: RunView, one: Marginal) -> Markup:
+def _draw_marginal(view: RunView, one: FeatureMarginal) -> Markup:
     cells = list(zip(one.cells, one.released, one.true, strict=True))
-    name = cut(one.feature, 60)
-    chart = bars(
+    name = truncate(one.feature, 60)
+    chart = draw_bars(
         f"Shares of {name} in released and in real rows",
-        [Row(cut(cell, 40), [Bar(share, view.colour), Bar(truth, GREY, "dashed")]) for cell, share, truth in cells[:_MOST_CELLS]],
+        [
+            BarRow(truncate(cell, 40), [Bar(share, view.colour), Bar(truth, GREY, "dashed")])
+            for cell, share, truth in cells[:_MOST_CELLS]
+        ],
         axis=Axis("share of rows", "share", low=0.0),
-        description=f"{counted(len(cells), 'cell')} of {name}; the numbers are in the table below",
-        keys=[Key("released", view.colour, shape="box"), Key("real", GREY, "dashed", "box")],
+        description=f"{format_count(len(cells), 'cell')} of {name}; the numbers are in the table "
+        "below",
+        keys=[
+            LegendKey("released", view.colour, shape="box"),
+            LegendKey("real", GREY, "dashed", "box"),
+        ],
     )
-    rows = [(cell, exact("accuracy", share), exact("accuracy", truth)) for cell, share, truth in cells]
+    rows = [
+        (cell, format_exact("accuracy", share), format_exact("accuracy", truth))
+        for cell, share, truth in cells
+    ]
     return figure_block(chart, ("cell", "released", "real"), rows, name)

@@ -1,131 +1,207 @@
-"""What a coordinator has published: counts, what was learned, the label; and no scores, which nobody can know."""
+"""Sections for a coordinator's result: counts, the model, free counts and the label.
+
+`shoal.report.page` calls `make_result_sections`. A result has no scores: the rows stay with the
+participants, so that a real study cannot measure its accuracy.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shoal.models.model import KINDS
-from shoal.privacy.rounding import show
-from shoal.report.colours import colour_of
-from shoal.report.documents import Counted, Result
-from shoal.report.labels import label, statement_of_result
-from shoal.report.layout import Section, bullets, paragraph, table, terms
-from shoal.report.markup import Markup, cut, join, tag
-from shoal.report.sections.learned import tree, weights_of_model
-from shoal.report.views import TITLES
+from shoal.models.model import MODEL_KINDS
+from shoal.privacy.rounding import format_epsilon
+from shoal.report.documents import QueryTable, ResultDocument
+from shoal.report.formatting import get_protocol_colour
+from shoal.report.html import (
+    Markup,
+    Section,
+    join,
+    make_bullets,
+    make_paragraph,
+    make_table,
+    make_terms,
+    tag,
+    truncate,
+)
+from shoal.report.sections.learned import CARD_LEAD, make_model_weights_section, make_tree_section
+from shoal.report.views import make_label_section, read_result_statement
 from shoal.study.label import Statement
-from shoal.study.typeset import clean
+from shoal.study.registry import PROTOCOLS
+from shoal.text import clean_text
 
-_MOST_ROWS, _MOST_WORDS = 60, 120
-_SAID = {
-    "answers": "answers counted, by phases",
-    "late": "answers that came too late",
-    "answering": "members that answered, by rounds",
-    "left_out": "left out",
+_MOST_ROWS, _MOST_CHARACTERS = 60, 120
+_COUNT_NAMES = {
+    "answers": "answers counted, by phase",
+    "late": "answers that arrived too late",
+    "answering": "members that answered, by round",
+    "left_out": "excluded",
     "merged": "updates merged",
-    "refused": "refused",
+    "refused": "rejected",
     "trees": "trees shared",
     "datasets": "rows shared",
 }
 
 
-def result_sections(result: Result, name: str) -> Iterator[Section]:
-    """The sections of a result."""
-    statement = statement_of_result(result.model_dump(), name)
-    yield _headline(result, statement)
-    yield _counts(result)
+def make_result_sections(result: ResultDocument, name: str) -> Iterator[Section]:
+    """Yield the sections of a result."""
+    statement = read_result_statement(result.model_dump(), name)
+    yield _make_headline(result, statement)
+    yield _make_counts(result)
     if result.model is not None:
         document = {"model": result.model}
-        for section in (tree(document), weights_of_model(document, colour_of(result.protocol))):
+        for section in (
+            make_tree_section(document),
+            make_model_weights_section(document, get_protocol_colour(result.protocol)),
+        ):
             if section is not None:
                 yield section
-    yield from _asked(result)
-    yield _card(result, statement)
-    yield label(statement)
+    yield from _make_queries(result)
+    yield _make_card(result, statement)
+    yield make_label_section(statement)
     yield Section(
         "reproduce",
-        "Where this comes from",
-        "The digest names the study that everyone agreed to.",
-        terms([("Study", tag("code", result.study))]),
+        "Source",
+        "The digest identifies the study to which all participants agreed.",
+        make_terms([("Study", tag("code", result.study))]),
     )
 
 
-def _headline(result: Result, statement: Statement) -> Section:
-    delta = f", delta {show(statement.delta)}" if statement.delta else ""
-    scope = f"unit {statement.scope.unit}, relation {statement.scope.relation}, against {statement.scope.adversary}"
-    said = "The study is done." if result.model is not None else "The study is done, and there is no model: nothing was shared."
+def _make_headline(result: ResultDocument, statement: Statement) -> Section:
+    delta = f", delta {format_epsilon(statement.delta)}" if statement.delta else ""
+    scope = (
+        f"unit {statement.scope.unit}, relation {statement.scope.relation}, against "
+        f"{statement.scope.adversary}"
+    )
+    outcome = (
+        "The study has ended."
+        if result.model is not None
+        else "The study has ended without a model: nothing was shared."
+    )
     body = join(
         [
-            paragraph(f"{said} Epsilon {show(statement.epsilon)}{delta} ({scope}).", class_="told"),
-            paragraph("How well the model predicts is not known: rows stay with those who hold them, and nobody has any to try it on."),
+            make_paragraph(
+                f"{outcome} Epsilon {format_epsilon(statement.epsilon)}{delta} ({scope}).",
+                class_="summary",
+            ),
+            make_paragraph(
+                "It is not known how well the model predicts: the rows stay with the participants, "
+                "so the coordinator has none to test it on."
+            ),
         ]
     )
-    return Section("headline", "What came of it", "A real study has no truth to be held against; a simulation of the same study has.", body)
-
-
-def _counts(result: Result) -> Section:
-    rows = [row for key, value in result.counts.items() for row in _rows(_SAID.get(key, key), value)]
-    more = paragraph(f"And {len(rows) - _MOST_ROWS:,} more.") if len(rows) > _MOST_ROWS else None
-    body = join([table(("what", "how many"), rows[:_MOST_ROWS]) if rows else None, more])
     return Section(
-        "participation", "Who took part", "Totals as the coordinator has published them; nothing here is about one participant.", body
+        "headline",
+        "Result",
+        "A real study has no rows to test its model on. Simulate the study to estimate scores.",
+        body,
     )
 
 
-def _asked(result: Result) -> Iterator[Section]:
-    """The counts that the analyst asked for, if there are any."""
+def _make_counts(result: ResultDocument) -> Section:
+    rows = [
+        row
+        for key, value in result.counts.items()
+        for row in _list_count_rows(_COUNT_NAMES.get(key, key), value)
+    ]
+    more = (
+        make_paragraph(f"And {len(rows) - _MOST_ROWS:,} more.") if len(rows) > _MOST_ROWS else None
+    )
+    body = join([make_table(("count of", "number"), rows[:_MOST_ROWS]) if rows else None, more])
+    return Section(
+        "participation",
+        "Participation",
+        "Totals that the coordinator published. No figure is about a single participant.",
+        body,
+    )
+
+
+def _make_queries(result: ResultDocument) -> Iterator[Section]:
+    """Yield a section with the queried counts, if there are any."""
     tables = [one for several in result.queries for one in several]
     if tables:
-        lead = "Counts that the analyst asked for beside the model, each with noise in it, so that it may be negative."
-        yield Section("asked", "Free counts", lead, join(map(_asked_table, tables)))
+        lead = (
+            "Counts that the analyst queried in addition to the model. Each contains noise and may "
+            "be negative."
+        )
+        yield Section("asked", "Free counts", lead, join(map(_make_query_table, tables)))
 
 
-def _asked_table(one: Counted) -> Markup:
+def _make_query_table(one: QueryTable) -> Markup:
     rows = [(" / ".join(cell.cells), f"{cell.count:,.0f}") for cell in one.counts[:_MOST_ROWS]]
-    more = paragraph(f"And {len(one.counts) - _MOST_ROWS:,} more.") if len(one.counts) > _MOST_ROWS else None
-    noise = paragraph(f"The noise of a count has a standard deviation of {one.deviation:.3g}.", class_="note")
-    return join([table((" / ".join(one.features), "count"), rows), more, noise])
+    more = (
+        make_paragraph(f"And {len(one.counts) - _MOST_ROWS:,} more.")
+        if len(one.counts) > _MOST_ROWS
+        else None
+    )
+    noise = make_paragraph(
+        f"The noise of a count has a standard deviation of {one.deviation:.3g}.", class_="note"
+    )
+    return join([make_table((" / ".join(one.features), "count"), rows), more, noise])
 
 
-def _rows(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Any counts as rows of a table."""
+def _list_count_rows(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield counts of any form as rows of a table."""
     if isinstance(value, Mapping) and {"holder", "reason"} <= value.keys():
-        yield f"{name}: {_words(value['holder'])}", _words(value["reason"])
+        yield f"{name}: {_format_value(value['holder'])}", _format_value(value["reason"])
     elif isinstance(value, Mapping):
         for key, inner in value.items():
-            yield f"{name}: {_words(key)}", _words(inner)
+            yield f"{name}: {_format_value(key)}", _format_value(inner)
     elif isinstance(value, list) and value and isinstance(value[0], Mapping):
         for inner in value:
-            yield from _rows(name, inner)
+            yield from _list_count_rows(name, inner)
     elif isinstance(value, list):
-        yield name, cut(", ".join(map(_words, value)), _MOST_WORDS) or "none"
+        yield name, truncate(", ".join(map(_format_value, value)), _MOST_CHARACTERS) or "none"
     else:
-        yield name, _words(value)
+        yield name, _format_value(value)
 
 
-def _words(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else cut(clean(str(value)), _MOST_WORDS)
+def _format_value(value: object) -> str:
+    return (
+        f"{value:,}"
+        if isinstance(value, int) and not isinstance(value, bool)
+        else truncate(clean_text(str(value)), _MOST_CHARACTERS)
+    )
 
 
-def _card(result: Result, statement: Statement) -> Section:
+def _make_card(result: ResultDocument, statement: Statement) -> Section:
     kind = (result.model or {}).get("kind")
-    words = KINDS[kind].words if isinstance(kind, str) and kind in KINDS else "no model"
+    words = (
+        MODEL_KINDS[kind].description
+        if isinstance(kind, str) and kind in MODEL_KINDS
+        else "no model"
+    )
     pairs = [
-        ("What it is", f"{words}, learned by {TITLES[result.protocol]} {result.variant}."),
-        ("Intended use", statement.purpose),
-        ("Asked by", statement.contact),
-        ("Limits", bullets(["It says something about people like those who took part, and less about others.", *statement.not_covered])),
         (
-            "Must not be used",
-            bullets(
+            "What it is",
+            f"{words}, learned by {PROTOCOLS[result.protocol].title} {result.variant}.",
+        ),
+        ("Intended use", statement.purpose),
+        ("Contact", statement.contact),
+        (
+            "Limits",
+            make_bullets(
                 [
-                    "For another purpose than the one above: participants agreed to that one.",
-                    "To decide about one person without anybody looking at the case, or to claim who took part.",
+                    "It is less reliable for people who are unlike those who took part.",
+                    *statement.not_covered,
+                ]
+            ),
+        ),
+        (
+            "Uses not allowed",
+            make_bullets(
+                [
+                    "For a purpose other than the intended use: participants agreed to that use "
+                    "only.",
+                    "For decisions about a person that no human reviews, or for claims about who "
+                    "took part.",
                 ]
             ),
         ),
     ]
     return Section(
-        "card", "Model card", "What a reader of the model should know before using it, and what it must not be used for.", terms(pairs)
+        "card",
+        "Model card",
+        CARD_LEAD,
+        make_terms(pairs),
     )

@@ -1,4 +1,4 @@
-// Follows a study while its page is open: totals as they change, and how it ends. Without this the page is as it was when it was loaded.
+// Updates the page of a study while it is open: totals, status and result. Without this script the page stays as it was loaded.
 "use strict";
 
 (() => {
@@ -50,7 +50,7 @@
     source = null;
   }
 
-  // A browser opens six connections to one place, and would wait for ever with a seventh page: whoever does not look does not follow.
+  // A browser opens six connections to one origin, and a seventh page would wait for ever: hidden pages do not follow.
   function follow() {
     if (document.hidden || hasEnded) return leave();
     if (source) return;
@@ -58,7 +58,7 @@
     source = new EventSource(panel.dataset.events);
     source.addEventListener("progress", (event) => show(JSON.parse(event.data)));
     source.addEventListener("error", () => {
-      // A connection that broke off is tried again by the browser; one that was refused is not.
+      // The browser retries a connection that was lost, but not one that was rejected.
       if (!source || source.readyState !== EventSource.CLOSED) return;
       leave();
       setStopped(true);

@@ -1,4 +1,4 @@
-"""The PostgreSQL store: its connections and tables, and which order its rows tell."""
+"""The PostgreSQL store: connections, tables, and the order of rows."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from servers import Postgres, postgres
-from shoal.coordinator.store import postgres_link
-from shoal.coordinator.store.base import Hosted, Incoming
-from shoal.coordinator.store.migrations import migrations
-from shoal.coordinator.store.postgres import PostgresStore
-from shoal.coordinator.store.postgres_link import Link
+from shoal.coordinator.store import postgres as postgres_link
+from shoal.coordinator.store.base import NewEnrolment, StudyRecord, Submission
+from shoal.coordinator.store.postgres import PostgresPool, PostgresStore
+from shoal.coordinator.store.sql import read_migrations
 from shoal.errors import RemoteProtocolError, StoreError, UsageError
+from tests.support.servers import Postgres, postgres
 
 STUDY = "5" * 64
 FAR = 1 << 50
@@ -37,7 +36,7 @@ def url(server: Postgres) -> str:
 @pytest.fixture
 def store(url: str) -> Iterator[PostgresStore]:
     with PostgresStore(url) as made:
-        made.publish(Hosted(STUDY, b"m", 0, 1))
+        made.publish(StudyRecord(STUDY, b"m", 0, 1))
         yield made
 
 
@@ -47,20 +46,26 @@ def found(url: str, query: str) -> list[Any]:
 
 
 def later_version(monkeypatch: pytest.MonkeyPatch, *scripts: str) -> None:
-    known = migrations("postgres")
-    monkeypatch.setattr(postgres_link, "migrations", lambda database: (*known, *scripts))
+    known = read_migrations("postgres")
+    monkeypatch.setattr(postgres_link, "read_migrations", lambda database: (*known, *scripts))
 
 
-def test_a_connection_has_the_settings_that_durability_needs(url: str) -> None:
-    link = Link(f"{url}%20-csynchronous_commit%3Doff")
-    with link.alone() as db:
-        settings = {"synchronous_commit": "on", "lock_timeout": "10s", "idle_in_transaction_session_timeout": "30s"}
-        assert {name: db.execute(f"SHOW {name}".encode()).fetchone() for name in settings} == {name: (to,) for name, to in settings.items()}
+def test_connection_has_settings_for_durability(url: str) -> None:
+    link = PostgresPool(f"{url}%20-csynchronous_commit%3Doff")
+    with link.autocommit() as db:
+        settings = {
+            "synchronous_commit": "on",
+            "lock_timeout": "10s",
+            "idle_in_transaction_session_timeout": "30s",
+        }
+        assert {name: db.execute(f"SHOW {name}".encode()).fetchone() for name in settings} == {
+            name: (to,) for name, to in settings.items()
+        }
     link.close()
 
 
-def test_connections_are_used_again_and_never_more_than_a_few(url: str) -> None:
-    link, pids = Link(url), []
+def test_pool_reuses_connections_up_to_limit(url: str) -> None:
+    link, pids = PostgresPool(url), []
 
     def work() -> None:
         for _ in range(5):
@@ -74,47 +79,60 @@ def test_connections_are_used_again_and_never_more_than_a_few(url: str) -> None:
         thread.join()
     assert len(pids) == 100
     assert len(set(pids)) <= 8
-    with link.alone() as db:
+    with link.autocommit() as db:
         link.close()
         assert not db.closed
     assert db.closed
 
 
-def test_an_error_undoes_a_transaction_and_keeps_the_connection(store: PostgresStore) -> None:
+def test_error_rolls_back_and_keeps_connection(store: PostgresStore) -> None:
     pids = []
     for fault in (RemoteProtocolError("HOST-001", "none"), StoreError("STORE-001", "none")):
-        with pytest.raises(type(fault)), store._link.transaction("BEGIN") as db:
+        with pytest.raises(type(fault)), store._pool.transaction("BEGIN") as db:
             pids.append(db.info.backend_pid)
             db.execute("DELETE FROM standing")
             raise fault
-    with pytest.raises(StoreError, match=r"STORE-001.*42601"), store._link.transaction("BEGIN") as db:
+    with (
+        pytest.raises(StoreError, match=r"STORE-001.*42601"),
+        store._pool.transaction("BEGIN") as db,
+    ):
         pids.append(db.info.backend_pid)
         db.execute("DELETE FROM standing")
         db.execute("this is no SQL")
-    assert store.latest(STUDY) == 0
+    assert store.find_last_number(STUDY) == 0
     assert len(set(pids)) == 1
 
 
-def test_tables_of_a_newer_version_are_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_rejects_newer_version(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as later:
-        later_version(later, "CREATE TABLE more (n BIGINT)", "INSERT INTO more VALUES (7); INSERT INTO more VALUES (8)")
+        later_version(
+            later,
+            "CREATE TABLE more (n BIGINT)",
+            "INSERT INTO more VALUES (7); INSERT INTO more VALUES (8)",
+        )
         for _ in range(2):
-            Link(url).close()
+            PostgresPool(url).close()
         assert found(url, "SELECT n FROM more") == [7, 8]
     with pytest.raises(StoreError, match=r"STORE-003.*version 4.*up to version 2"):
-        Link(url)
+        PostgresPool(url)
 
 
-def test_a_migration_that_fails_changes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    Link(url).close()
+def test_failed_migration_changes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    PostgresPool(url).close()
     later_version(monkeypatch, "CREATE TABLE more (n BIGINT)", "CREATE TABLE study (n BIGINT)")
     with pytest.raises(StoreError, match="STORE-001"):
-        Link(url)
+        PostgresPool(url)
     assert found(url, "SELECT version FROM shoal_store") == [2]
-    assert found(url, "SELECT 1 FROM pg_tables WHERE tablename = 'more' AND schemaname = current_schema()") == []
+    assert (
+        found(
+            url,
+            "SELECT 1 FROM pg_tables WHERE tablename = 'more' AND schemaname = current_schema()",
+        )
+        == []
+    )
 
 
-def test_an_error_quotes_neither_address_nor_rows(server: Postgres, store: PostgresStore) -> None:
+def test_errors_quote_neither_address_nor_rows(server: Postgres, store: PostgresStore) -> None:
     for address in (
         f"postgresql://shoal:hidden@127.0.0.1:{server.port}/hidden",
         "postgresql://u:hidden@[hidden",
@@ -124,30 +142,40 @@ def test_an_error_quotes_neither_address_nor_rows(server: Postgres, store: Postg
             PostgresStore(address)
         assert "hidden" not in str(caught.value)
     with pytest.raises(StoreError, match="STORE-001") as caught:
-        store.accept(STUDY, [Incoming("hidden\x00", b"hidden")], FAR)
+        store.accept(STUDY, [Submission("hidden\x00", b"hidden")], FAR)
     assert "hidden" not in str(caught.value)
-    assert store.load(STUDY, 0, 1).held == ()
+    assert store.load(STUDY, 0, 1).inputs == ()
 
 
-def test_without_its_library_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_reports_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(UsageError, match=r"USAGE-002"):
         PostgresStore("postgresql://127.0.0.1/x")
 
 
-def test_no_place_or_transaction_tells_which_ticket_came_with_whom(store: PostgresStore, url: str) -> None:
-    keys, tickets = ([hashlib.sha256(f"{what} {i}".encode()).digest() for i in range(20)] for what in ("key", "ticket"))
+def test_tidied_tables_do_not_link_tickets_to_enrolments(store: PostgresStore, url: str) -> None:
+    keys, tickets = (
+        [hashlib.sha256(f"{what} {i}".encode()).digest() for i in range(20)]
+        for what in ("key", "ticket")
+    )
     for key, ticket in zip(keys, tickets, strict=True):
-        store.enrol(STUDY, key, None, ticket, None)
-    assert found(url, "SELECT count(*) FROM ticket JOIN enrolment ON ticket.xmin = enrolment.xmin") == [20]
+        store.enrol(STUDY, NewEnrolment(key, ticket=ticket))
+    assert found(
+        url, "SELECT count(*) FROM ticket JOIN enrolment ON ticket.xmin = enrolment.xmin"
+    ) == [20]
     assert found(url, "SELECT digest FROM ticket ORDER BY ctid") == tickets
     store.tidy(0)
-    assert len(set(found(url, "SELECT xmin FROM ticket") + found(url, "SELECT xmin FROM enrolment"))) == 1
+    assert (
+        len(set(found(url, "SELECT xmin FROM ticket") + found(url, "SELECT xmin FROM enrolment")))
+        == 1
+    )
     assert found(url, "SELECT digest FROM ticket ORDER BY ctid") == sorted(tickets)
-    assert found(url, "SELECT key_digest FROM enrolment ORDER BY ctid") == sorted(hashlib.sha256(key).digest() for key in keys)
+    assert found(url, "SELECT key_digest FROM enrolment ORDER BY ctid") == sorted(
+        hashlib.sha256(key).digest() for key in keys
+    )
 
 
-def test_tidying_leaves_what_another_tidies(store: PostgresStore, url: str) -> None:
+def test_tidy_skips_tables_of_other_tidy(store: PostgresStore, url: str) -> None:
     with psycopg.connect(url) as other:
         other.execute("LOCK TABLE held IN SHARE UPDATE EXCLUSIVE MODE")
         store.tidy(0)

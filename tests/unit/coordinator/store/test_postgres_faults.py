@@ -1,4 +1,4 @@
-"""Why a PostgreSQL database cannot be used: what a real server says becomes a sentence without a name or a password in it."""
+"""Errors of a real PostgreSQL server become sentences without names or passwords."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from servers import Postgres, free_port, postgres
-from shoal.coordinator.store.postgres_faults import fault
-from shoal.coordinator.store.postgres_link import Link
+from shoal.coordinator.store.postgres import PostgresPool, make_store_error
 from shoal.errors import StoreError
+from tests.support.servers import Postgres, free_port, postgres
 
 ACCESS = """
 host hidden_no all 127.0.0.1/32 reject
@@ -47,7 +46,7 @@ def strict(server: Postgres) -> Postgres:
 
 def said(url: str) -> str:
     with pytest.raises(StoreError) as refused:
-        Link(url)
+        PostgresPool(url)
     assert refused.value.code == "STORE-001" and refused.value.fix
     assert "hidden" not in str(refused.value)
     return refused.value.what.removeprefix("The PostgreSQL database cannot be used: ")
@@ -56,37 +55,50 @@ def said(url: str) -> str:
 @pytest.mark.parametrize(
     ("user", "database", "reason"),
     [
-        ("shoal:hidden", "postgres", "this user and this password do not belong together."),
-        ("shoal", "postgres", "it wants a password, and there is none."),
+        ("shoal:hidden", "postgres", "user or password is wrong."),
+        ("shoal", "postgres", "it needs a password, and none is given."),
         ("shoal:right", "hidden_none", "there is no database of this name."),
-        ("shoal:right", "hidden_no", "its pg_hba.conf does not let this user in from here."),
-        ("shoal:right", "hidden_other", "its pg_hba.conf does not let this user in from here."),
-        ("hidden_idle:right", "postgres", "it does not let this user in."),
-        ("hidden_poor:right", "postgres", "this user may not make tables in it."),
-        ("shoal:right", "postgres?sslmode=require", "it and the address do not agree about TLS."),
+        (
+            "shoal:right",
+            "hidden_no",
+            "its pg_hba.conf does not allow this user to connect from this machine.",
+        ),
+        (
+            "shoal:right",
+            "hidden_other",
+            "its pg_hba.conf does not allow this user to connect from this machine.",
+        ),
+        ("hidden_idle:right", "postgres", "it does not allow this user to log in."),
+        ("hidden_poor:right", "postgres", "the user may not create tables in it."),
+        ("shoal:right", "postgres?sslmode=require", "server and address do not agree about TLS."),
         ("shoal:right", "postgres?hidden=1", "its address cannot be read."),
     ],
 )
-def test_what_a_server_refuses(user: str, database: str, reason: str, strict: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_error_states_reason_of_server(
+    user: str, database: str, reason: str, strict: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PGPASSFILE", os.devnull)
     monkeypatch.delenv("PGPASSWORD", raising=False)
     assert said(ADDRESS.format(user=user, port=strict.port, database=database)) == reason
 
 
-def test_what_is_not_there() -> None:
-    assert said(ADDRESS.format(user="hidden", port=free_port(), database="hidden")) == "no server answers there."
-    assert said("postgresql://hidden@/hidden?host=/hidden") == "no server answers there."
+def test_store_error_states_unreachable_server() -> None:
+    assert (
+        said(ADDRESS.format(user="hidden", port=free_port(), database="hidden"))
+        == "no server answers at this address."
+    )
+    assert said("postgresql://hidden@/hidden?host=/hidden") == "no server answers at this address."
     assert said("postgresql://hidden.invalid/hidden") == "there is no host of this name."
     assert said("postgresql://hidden@[hidden") == "its address cannot be read."
 
 
-def test_the_rest_keeps_its_code() -> None:
+def test_store_error_contains_other_sqlstates() -> None:
     known, unknown, silent = (
         psycopg.errors.DiskFull("hidden"),
         psycopg.errors.DivisionByZero("hidden"),
         psycopg.OperationalError("hidden"),
     )
-    assert "its disk is full" in fault(known).what
-    assert "22012" in fault(unknown).what and fault(unknown).why is not None
-    assert "OperationalError" in fault(silent).what
-    assert not any("hidden" in str(fault(error)) for error in (known, unknown, silent))
+    assert "its disk is full" in make_store_error(known).what
+    assert "22012" in make_store_error(unknown).what and make_store_error(unknown).why is not None
+    assert "OperationalError" in make_store_error(silent).what
+    assert not any("hidden" in str(make_store_error(error)) for error in (known, unknown, silent))

@@ -1,4 +1,4 @@
-"""The figures of errata D-01 to D-13, each held against enumeration, a search or a run of the instances themselves."""
+"""The figures of errata D-01 to D-13, compared with enumeration, search or simulation."""
 
 from __future__ import annotations
 
@@ -11,47 +11,53 @@ import numpy.typing as npt
 import pytest
 
 from shoal.entropy import SeededEntropy
-from shoal.mechanisms.laplace import laplace_sampler
+from shoal.mechanisms.laplace import get_laplace_sampler
 from shoal.protocols.ddml.analysis import (
-    Course,
+    InstanceDynamics,
+    compute_dynamics,
     corrected_late_loss,
-    course,
     early_chance,
     internal_loss,
     late_loss,
-    overwritten_guess,
+    overwritten_guess_rate,
     paper_factors,
     printed_late_loss,
     survival,
 )
-from shoal.protocols.ddml.averaging import fold
-from shoal.protocols.ddml.design import Inputs
-from shoal.protocols.ddml.links import gradient
-from shoal.protocols.ddml.merging import add, initial, steady_variance
+from shoal.protocols.ddml.design_matrix import SparseInputs
+from shoal.protocols.ddml.instances import add_step, draw_instances, steady_variance, update_average
+from shoal.protocols.ddml.links import compute_gradient
 
 Floats = npt.NDArray[np.float64]
 
 LOG_3, LOG_32 = math.log(3), math.log(32)
 
 
-def test_one_feature_moves_all_weights() -> None:
-    """D-01: the instance is the aggregator's to choose, and makes the residual turn on one feature."""
+def test_one_feature_changes_all_weights() -> None:
+    """D-01: the aggregator's instance can make the residual depend on one feature."""
     p = 387
     weights = np.full((1, p), -1e-3)
     weights[0, :2] = 80, -40
     both = np.ones((2, p))
     both[1, 0] = 0
     starts, positions = np.arange(3) * p, np.tile(np.arange(p, dtype=np.int32), 2)
-    inputs = Inputs(p, starts, positions, both.ravel())
-    one, other = (gradient("logit", weights, inputs.take(np.array([row])), np.zeros(1)) for row in (0, 1))
+    inputs = SparseInputs(p, starts, positions, both.ravel())
+    one, other = (
+        compute_gradient("logit", weights, inputs.take(np.array([row])), np.zeros(1))
+        for row in (0, 1)
+    )
     apart = np.abs(one - other)
     assert np.count_nonzero(apart > 0.99) == p
     # Laplace noise of scale 2 gamma / epsilon loses epsilon/2 for each unit that a weight moves.
-    assert apart.sum() * LOG_3 / 2 == pytest.approx(p * LOG_3 / 2, rel=1e-3) == pytest.approx(212.6, abs=0.3)
+    assert (
+        apart.sum() * LOG_3 / 2
+        == pytest.approx(p * LOG_3 / 2, rel=1e-3)
+        == pytest.approx(212.6, abs=0.3)
+    )
 
 
 @pytest.mark.parametrize("k", [2, 5, 20])
-def test_a_merged_update_survives_with_chance_1_over_k(k: int) -> None:
+def test_survival_converges_to_one_over_k(k: int) -> None:
     assert survival(k) == 1 / k
     assert survival(k, 0) == 1
     # It is lost at once if another is drawn and its own is discarded.
@@ -61,19 +67,23 @@ def test_a_merged_update_survives_with_chance_1_over_k(k: int) -> None:
     assert survival(k, 100 * k**2) == pytest.approx(1 / k)
 
 
-def test_of_twenty_instances_one_update_is_soon_in_none() -> None:
-    assert [survival(20, t) for t in (20, 100, 400)] == pytest.approx([0.51, 0.18, 0.069], abs=0.005)
+def test_survival_in_twenty_instances_falls_fast() -> None:
+    assert [survival(20, t) for t in (20, 100, 400)] == pytest.approx(
+        [0.51, 0.18, 0.069], abs=0.005
+    )
 
 
-def test_the_last_sixth_of_the_means_is_half_of_the_average() -> None:
+def test_last_sixth_of_means_is_half_of_average() -> None:
     n = 1200
     counted = np.zeros(n)
     for fold_number in range(1, n + 1):
-        counted = fold(counted, np.eye(1, n, fold_number - 1)[0], fold_number)
-    assert counted.sum() == pytest.approx(1) and counted[-n // 6 :].sum() == pytest.approx(0.5, abs=0.02)
+        counted = update_average(counted, np.eye(1, n, fold_number - 1)[0], fold_number)
+    assert counted.sum() == pytest.approx(1) and counted[-n // 6 :].sum() == pytest.approx(
+        0.5, abs=0.02
+    )
 
 
-def test_right_after_an_update_one_reader_in_twenty_sees_it_bare() -> None:
+def test_early_chance_right_after_update_is_one_in_twenty() -> None:
     assert early_chance(20, 0, 0) == 0.05
     assert early_chance(20, 100, 3) == pytest.approx(0.0129, abs=5e-5)
     assert early_chance(20, 400, 3) < 2e-7
@@ -82,45 +92,55 @@ def test_right_after_an_update_one_reader_in_twenty_sees_it_bare() -> None:
 
 @pytest.mark.parametrize("part", [1.0, 0.5, 0.1])
 @pytest.mark.parametrize("k", [1, 2, 5, 20])
-def test_without_updates_in_flight_the_course_is_that_of_theorem_1(k: int, part: float) -> None:
-    found = course(k, part)
+def test_dynamics_without_delay_follow_theorem_1(k: int, part: float) -> None:
+    found = compute_dynamics(k, part)
     assert found.pace == part / k
     assert found.spread == pytest.approx(steady_variance(k, part))
     assert found.noise == pytest.approx(k / (k * (1 - part) + part))
 
 
 @pytest.mark.parametrize(("k", "s"), [(2, 1), (5, 5), (20, 20), (20, 100)])
-def test_updates_in_flight_count_as_instances_where_they_replace_one(k: int, s: int) -> None:
-    found = course(k, 1.0, s)
+def test_dynamics_of_discard_count_updates_in_flight_as_instances(k: int, s: int) -> None:
+    found = compute_dynamics(k, 1.0, s)
     assert found.pace == 1 / (k + s)
     assert found.noise == pytest.approx(k + s)
     assert found.spread == pytest.approx(k * (k + s - 1) / (2 * (k - 1)))
 
 
-def test_updates_in_flight_hardly_blur_what_is_blended() -> None:
-    still, busy = course(20, 0.1), course(20, 0.1, 100)
-    assert busy.noise == pytest.approx(still.noise, rel=0.001) and busy.spread == pytest.approx(still.spread, rel=0.002)
+def test_dynamics_of_blend_hardly_depend_on_updates_in_flight() -> None:
+    still, busy = compute_dynamics(20, 0.1), compute_dynamics(20, 0.1, 100)
+    assert busy.noise == pytest.approx(still.noise, rel=0.001) and busy.spread == pytest.approx(
+        still.spread, rel=0.002
+    )
     assert still.pace / busy.pace == pytest.approx(1.5)
-    assert course(1, 0.1, 10) == Course(0.05, 0.0, 1.0)
+    assert compute_dynamics(1, 0.1, 10) == InstanceDynamics(0.05, 0.0, 1.0)
 
 
 @pytest.mark.parametrize(("part", "s"), [(1.0, 0), (1.0, 4), (0.5, 4)])
-def test_the_course_is_what_happens(part: float, s: int) -> None:
+def test_dynamics_match_simulation(part: float, s: int) -> None:
     k, runs, n = 4, 3000, 200
     entropy = SeededEntropy(7)
-    noise = laplace_sampler(Fraction(1, 100)).draw_many((n + s) * runs, entropy).reshape(n + s, runs) / math.sqrt(2e4)
-    drawn, discarded = (entropy.below_many(k, (n + s) * runs).reshape(n + s, runs) for _ in range(2))
+    noise = get_laplace_sampler(Fraction(1, 100)).draw_many((n + s) * runs, entropy).reshape(
+        n + s, runs
+    ) / math.sqrt(2e4)
+    drawn, discarded = (
+        entropy.below_many(k, (n + s) * runs).reshape(n + s, runs) for _ in range(2)
+    )
     instances, each = np.zeros((runs, k)), np.arange(runs)
     under_way: list[Floats] = []
     for t in range(n + s):
         under_way.append(instances[each, drawn[t]] + noise[t])
         if len(under_way) > s:
-            instances[each, discarded[t]] += part * (under_way.pop(0) - instances[each, discarded[t]])
+            instances[each, discarded[t]] += part * (
+                under_way.pop(0) - instances[each, discarded[t]]
+            )
     spread = instances.var(axis=1, ddof=1)
-    assert spread.mean() == pytest.approx(course(k, part, s).spread, abs=5 * spread.std() / math.sqrt(runs))
+    assert spread.mean() == pytest.approx(
+        compute_dynamics(k, part, s).spread, abs=5 * spread.std() / math.sqrt(runs)
+    )
 
 
-def test_the_papers_factors_are_those_of_its_table() -> None:
+def test_paper_factors_match_table() -> None:
     found = paper_factors(20, 100)
     assert (found.internal, found.late) == (19 / 40, 1 / 200)
     assert paper_factors(2, 1).internal == 0.25
@@ -128,60 +148,76 @@ def test_the_papers_factors_are_those_of_its_table() -> None:
 
 @pytest.mark.parametrize("epsilon", [LOG_3, LOG_32])
 @pytest.mark.parametrize("p", [1, 2, 3])
-def test_no_pair_of_instances_loses_more_about_a_weight_than_is_said(p: int, epsilon: float) -> None:
-    """Every distance of two instances and every two gradients on a grid, in gamma; the gradients differ in the first weight alone."""
+def test_internal_loss_bounds_every_pair_of_instances(p: int, epsilon: float) -> None:
+    """Every distance of two instances and every two gradients on a grid, in gamma; the gradients
+    differ in the first weight alone.
+    """
     apart = np.array(list(product(np.linspace(-1.5, 1.5, 7), repeat=p)))[:, np.newaxis, np.newaxis]
     others = np.array(list(product(np.linspace(-1, 1, 5), repeat=p - 1)))
     first = np.linspace(-1, 1, 5)
     gradients = np.stack([np.insert(others, 0, value, axis=1) for value in first], axis=1)
     # Which of the two came first is not seen.
-    seen = np.logaddexp(*(-epsilon / 2 * np.abs(sign * apart + gradients).sum(axis=-1) for sign in (1, -1)))
+    seen = np.logaddexp(
+        *(-epsilon / 2 * np.abs(sign * apart + gradients).sum(axis=-1) for sign in (1, -1))
+    )
     most = (seen.max(axis=-1) - seen.min(axis=-1)).max()
     assert most == pytest.approx(internal_loss(p, epsilon))
 
 
-def test_several_weights_undo_lemma_1() -> None:
+def test_internal_loss_of_several_weights_exceeds_lemma_1() -> None:
     assert internal_loss(1, LOG_3) == pytest.approx(LOG_3 / 2)
-    parts = [[internal_loss(p, epsilon) / epsilon for p in (2, 3, 5, 33)] for epsilon in (LOG_3, LOG_32)]
+    parts = [
+        [internal_loss(p, epsilon) / epsilon for p in (2, 3, 5, 33)] for epsilon in (LOG_3, LOG_32)
+    ]
     assert parts[0] == pytest.approx([0.5, 0.77, 0.97, 1.0], abs=0.005)
     assert parts[1] == pytest.approx([0.80, 0.99, 1.0, 1.0], abs=0.005)
-    # The closed form of the case that decides: the other weights tell the order, the weight itself is clear of the kinks.
+    # The closed form of the case that decides: the other weights tell the order, the weight itself
+    # is clear of the kinks.
     assert internal_loss(5, LOG_3) == pytest.approx(math.log((3**5 + 1) / (3**4 + 3)))
 
 
-def test_a_ratio_of_sums_is_not_bounded_by_the_ratio_of_their_largest_terms() -> None:
+def test_ratio_of_sums_exceeds_ratio_of_largest_terms() -> None:
     """D-09: the step of Lemma 1 for k > 2; with the largest of the ratios instead it holds."""
     above, below = np.array([1.0, 1.0]), np.array([1.0, 0.5])
     assert above.sum() / below.sum() > above.max() / below.max()
     assert above.sum() / below.sum() <= (above / below).max()
 
 
-def test_the_pre_image_is_found_and_where_it_is_gone_the_others_serve() -> None:
+def test_overwritten_pre_image_is_guessed_from_other_instances() -> None:
     """D-02 and D-08, on the instances themselves: k = 20, 33 weights, Laplace noise at log 32."""
     k, p, gamma, warm, n = 20, 33, 1000, 2000, 3000
     entropy = SeededEntropy(3)
-    noise = laplace_sampler(Fraction(LOG_32) / (2 * gamma)).draw_many((warm + n) * p, entropy).reshape(-1, p)
-    instances = initial(k, p, k / 2 * 8 * (gamma / LOG_32) ** 2, entropy)
+    noise = (
+        get_laplace_sampler(Fraction(LOG_32) / (2 * gamma))
+        .draw_many((warm + n) * p, entropy)
+        .reshape(-1, p)
+    )
+    instances = draw_instances(k, p, k / 2 * 8 * (gamma / LOG_32) ** 2, entropy)
     drawn, discarded = entropy.below_many(k, warm + n), entropy.below_many(k, warm + n)
     linked, guessed = [], []
     for t in range(warm + n):
         i, j = drawn[t], discarded[t]
-        update = add(instances[i], noise[t])
+        update = add_step(instances[i], noise[t])
         if t >= warm:
             others = np.delete(np.arange(k), i)
             for sign in (1, -1):
-                guessed.append(sign * (update + sign * gamma - instances[others].mean(axis=0)).sum() > 0)
+                guessed.append(
+                    sign * (update + sign * gamma - instances[others].mean(axis=0)).sum() > 0
+                )
             if i != j:
                 left = np.delete(np.arange(k), j)
-                linked.append(left[np.argmin(((instances[left].astype(float) - update) ** 2).sum(axis=1))] == i)
+                linked.append(
+                    left[np.argmin(((instances[left].astype(float) - update) ** 2).sum(axis=1))]
+                    == i
+                )
         instances[j] = update
     assert np.mean(linked) > 0.985
-    assert np.mean(guessed) == pytest.approx(overwritten_guess(k, p, LOG_32), abs=0.03)
-    assert overwritten_guess(k, p, LOG_32) == pytest.approx(0.98, abs=0.005)
-    assert overwritten_guess(20, 33, LOG_3) == pytest.approx(0.74, abs=0.005)
+    assert np.mean(guessed) == pytest.approx(overwritten_guess_rate(k, p, LOG_32), abs=0.03)
+    assert overwritten_guess_rate(k, p, LOG_32) == pytest.approx(0.98, abs=0.005)
+    assert overwritten_guess_rate(20, 33, LOG_3) == pytest.approx(0.74, abs=0.005)
 
 
-def test_lemma_3_understates_what_a_late_reader_sees() -> None:
+def test_late_loss_exceeds_lemma_3() -> None:
     times = (10, 100, 1000, 10_000)
     exact = [late_loss(t, LOG_32, 1e-6) for t in times]
     printed = [printed_late_loss(t, LOG_32, 1e-6) for t in times]
@@ -193,32 +229,40 @@ def test_lemma_3_understates_what_a_late_reader_sees() -> None:
     assert all(found > true for found, true in zip(corrected, exact, strict=True))
 
 
-def test_a_reader_at_once_sees_all_of_epsilon() -> None:
+def test_late_loss_of_immediate_reader_is_epsilon() -> None:
     # Laplace noise alone: epsilon at delta 0, and at delta the loss whose tail is delta.
     assert late_loss(0, LOG_32, 0.0) == LOG_32
     delta = 0.1
     assert late_loss(0, LOG_32, delta) == pytest.approx(LOG_32 + 2 * math.log(1 - delta), abs=1e-3)
 
 
-def test_lemma_3_is_solved_wrongly() -> None:
+def test_corrected_late_loss_solves_quadratic_of_lemma_3() -> None:
     """D-10: the root of the quadratic is w^2 + sqrt(D), and w is the sensitivity 2 gamma."""
     later, epsilon, delta = 100, LOG_32, 1e-6
     found, log = corrected_late_loss(later, epsilon, delta), math.log(1 / (2 * delta))
     # gamma = 1: the paper's own inequality, with w = 2, is an equality here.
     assert later * 4 / epsilon**2 * found**2 - 4 * found - 4 * log == pytest.approx(0, abs=1e-9)
     large = 10**8
-    assert corrected_late_loss(large, epsilon, delta) / printed_late_loss(large, epsilon, delta) == pytest.approx(math.sqrt(2), rel=1e-3)
-    # At delta = 10^-8 the lemma says 3 epsilon / sqrt(T); the table of section IV has lost the 3, and the delta.
+    assert corrected_late_loss(large, epsilon, delta) / printed_late_loss(
+        large, epsilon, delta
+    ) == pytest.approx(math.sqrt(2), rel=1e-3)
+    # At delta = 10^-8 the lemma says 3 epsilon / sqrt(T); the table of section IV has lost the 3,
+    # and the delta.
     assert printed_late_loss(400, 1.0, 1e-8) == pytest.approx(3 / 20, rel=0.01)
 
 
-def test_the_model_of_section_v_c_has_33_weights_if_the_second_be2_is_de2() -> None:
+def test_model_of_section_v_c_has_33_weights_if_second_be2_is_de2() -> None:
     """D-12."""
     widths = {"B": 1, "E1": 2, "E2": 3, "D": 1, "I": 1}
     printed = ["B E1", "B E2", "B D", "B I", "E1 E2", "D E1", "I E1", "B E2", "I E2", "D I"]
     pairs = {frozenset((a, b)) for a in widths for b in widths if a < b}
     assert pairs - {frozenset(term.split()) for term in printed} == {frozenset(("D", "E2"))}
-    assert 1 + sum(widths.values()) + sum(math.prod(widths[name] for name in term.split()) for term in printed) == 33
+    assert (
+        1
+        + sum(widths.values())
+        + sum(math.prod(widths[name] for name in term.split()) for term in printed)
+        == 33
+    )
 
 
 def positives(accuracy: float, precision: float, recall: float) -> float:
@@ -226,7 +270,7 @@ def positives(accuracy: float, precision: float, recall: float) -> float:
     return (1 - accuracy) / (1 - recall + recall * (1 / precision - 1))
 
 
-def test_the_papers_own_figures_say_how_rare_its_positives_are() -> None:
+def test_paper_figures_imply_rate_of_positives() -> None:
     """D-13."""
     assert positives(0.9263, 0.1577, 0.8922) == pytest.approx(0.015, abs=5e-4)
     assert positives(0.80, 0.79, 0.72) == pytest.approx(0.424, abs=0.001)

@@ -9,21 +9,42 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddml_cases import FEATURES, ILL, NUMBER, STUDIES, THREE, TWO, WORDS, people, some_weights
-from model_garbage import at
-from shoal.domain import Categorical, Numeric, Schema
+from shoal.data.schema import Categorical, Numeric, Schema
 from shoal.errors import SpecError
-from shoal.protocols.ddml.design import Design
+from shoal.protocols.ddml.design_matrix import InputDesign
 from shoal.protocols.ddml.links import Link
-from shoal.protocols.ddml.model import GLM, Ensemble, from_plain
+from shoal.protocols.ddml.model import GLM, InstanceEnsemble, from_plain
+from tests.support.ddml import (
+    FEATURES,
+    ILL,
+    NUMBER,
+    STUDIES,
+    THREE,
+    TWO,
+    WORDS,
+    people,
+    some_weights,
+)
+from tests.support.hostile import at
 
-SMALL = Schema([Numeric("age", 0, 10, missing=False), Categorical("town", ["x", "y"], missing=False)], label=ILL)
+SMALL = Schema(
+    [Numeric("age", 0, 10, missing=False), Categorical("town", ["x", "y"], missing=False)],
+    label=ILL,
+)
 CROSS = (("age", "town"),)
 ROWS = {"age": np.array([5.0, 10.0]), "town": np.array([0, 1])}
 
 
-def random_model(schema: Schema, link: Link, crosses: tuple[tuple[str, str], ...] = (), n_outputs: int = 1, seed: int = 0) -> GLM:
-    weights = np.random.default_rng(seed).normal(size=(n_outputs, Design(schema, crosses).width))
+def random_model(
+    schema: Schema,
+    link: Link,
+    crosses: tuple[tuple[str, str], ...] = (),
+    n_outputs: int = 1,
+    seed: int = 0,
+) -> GLM:
+    weights = np.random.default_rng(seed).normal(
+        size=(n_outputs, InputDesign(schema, crosses).width)
+    )
     return GLM(schema, link, crosses, weights)
 
 
@@ -35,12 +56,17 @@ MODELS: dict[str, GLM] = {
     "identity": random_model(NUMBER, "identity"),
     "log": random_model(NUMBER, "log"),
     "words": random_model(WORDS, "logit", (("age", "query"),)),
-    "groups": random_model(Schema([Categorical("job", ["p", "q", "r"], groups={"b": ["r", "p"], "a": ["q"]})], label=ILL), "logit"),
+    "groups": random_model(
+        Schema(
+            [Categorical("job", ["p", "q", "r"], groups={"b": ["r", "p"], "a": ["q"]})], label=ILL
+        ),
+        "logit",
+    ),
     "centred": GLM(TWO, "logit", (), np.arange(6.0)[np.newaxis], centred=True),
 }
 
 
-def test_scores_are_inputs_times_weights() -> None:
+def test_predict_means_uses_inputs_times_weights() -> None:
     model = GLM(SMALL, "logit", CROSS, np.array([[0.5, -1.0, 2.0, 3.0]]))
     scores = np.array([0.5 - 0.5, 0.5 - 1 + 2 + 3])
     chances = 1 / (1 + np.exp(-scores))
@@ -49,24 +75,26 @@ def test_scores_are_inputs_times_weights() -> None:
     assert model.classes == ("no", "yes")
 
 
-def test_a_centred_model_moves_its_inputs() -> None:
+def test_centred_model_shifts_inputs() -> None:
     weights = np.array([[0.5, -1.0, 2.0]])
-    inputs = Design(SMALL, (), centred=True).inputs(ROWS).dense()
+    inputs = InputDesign(SMALL, (), centred=True).make_inputs(ROWS).to_dense()
     model = GLM(SMALL, "logit", (), weights, centred=True)
-    assert np.allclose(model.means(ROWS), 1 / (1 + np.exp(-inputs @ weights.T)))
-    assert not np.allclose(model.means(ROWS), GLM(SMALL, "logit", (), weights).means(ROWS))
+    assert np.allclose(model.predict_means(ROWS), 1 / (1 + np.exp(-inputs @ weights.T)))
+    assert not np.allclose(
+        model.predict_means(ROWS), GLM(SMALL, "logit", (), weights).predict_means(ROWS)
+    )
 
 
-def test_classes_share_one() -> None:
+def test_probabilities_sum_to_one() -> None:
     model = MODELS["multinomial"]
     columns, _ = people(THREE, 50)
-    scores = model.design.inputs(columns).dense() @ model.weights.T
+    scores = model.design.make_inputs(columns).to_dense() @ model.weights.T
     expected = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
     assert np.allclose(model.probabilities(columns), expected)
     assert model.decide(columns).tolist() == scores.argmax(axis=1).tolist()
 
 
-def test_a_number_is_predicted_in_its_own_units_and_inside_its_range() -> None:
+def test_predict_returns_label_units_inside_range() -> None:
     schema = Schema(SMALL.features, label=Numeric("cost", 100, 300))
     model = GLM(schema, "identity", (), np.array([[0.25, 0.5, 4.0]]))
     assert model.predict(ROWS).tolist() == [200.0, 300.0]
@@ -75,33 +103,45 @@ def test_a_number_is_predicted_in_its_own_units_and_inside_its_range() -> None:
     assert GLM(schema, "identity", (), -model.weights).predict(ROWS).tolist() == [100.0, 100.0]
 
 
-def test_no_rows_give_no_predictions() -> None:
+def test_prediction_of_no_rows_is_empty() -> None:
     for name in ("logit", "multinomial", "identity"):
         model = MODELS[name]
         nobody = {key: column[:0] for key, column in people(model.schema, 3)[0].items()}
-        assert model.means(nobody).shape == (0, len(model.weights))
+        assert model.predict_means(nobody).shape == (0, len(model.weights))
 
 
 @pytest.mark.parametrize("name", ["closest", "classes", "number"])
-def test_the_model_of_a_study_is_its_weights_in_real_units(name: str) -> None:
+def test_from_grid_weights_converts_units(name: str) -> None:
     params = STUDIES[name]
     instances = np.stack([some_weights(params, seed, 1 << 20) for seed in range(4)])
     columns, _ = people(params.schema, 30)
-    model = GLM.of(params, instances[0])
-    assert model.weights.tolist() == (instances[0].reshape(params.n_outputs, -1) * 2.0**-params.fraction_bits).tolist()
+    model = GLM.from_grid_weights(params, instances[0])
+    assert (
+        model.weights.tolist()
+        == (instances[0].reshape(params.n_outputs, -1) * 2.0**-params.fraction_bits).tolist()
+    )
     assert (model.design, model.link) == (params.design, params.link)
-    ensemble = Ensemble.of(params, instances)
-    each = [GLM.of(params, instance).means(columns) for instance in instances]
-    assert np.allclose(ensemble.means(columns), np.mean(each, axis=0))
-    assert np.allclose(Ensemble.of(params, instances[:1]).means(columns), model.means(columns))
+    ensemble = InstanceEnsemble.from_grid_weights(params, instances)
+    each = [
+        GLM.from_grid_weights(params, instance).predict_means(columns) for instance in instances
+    ]
+    assert np.allclose(ensemble.predict_means(columns), np.mean(each, axis=0))
+    assert np.allclose(
+        InstanceEnsemble.from_grid_weights(params, instances[:1]).predict_means(columns),
+        model.predict_means(columns),
+    )
 
 
-def test_an_ensemble_averages_chances_and_not_weights() -> None:
+def test_ensemble_averages_probabilities_not_weights() -> None:
     instances = np.array([[[-6.0, 0.0, 0.0]], [[2.0, 0.0, 0.0]]])
     chances = 1 / (1 + np.exp([6.0, -2.0]))
-    ensemble = Ensemble(SMALL, "logit", (), instances)
+    ensemble = InstanceEnsemble(SMALL, "logit", (), instances)
     assert np.allclose(ensemble.probabilities(ROWS)[:, 1], chances.mean())
-    assert GLM(SMALL, "logit", (), instances.mean(axis=0)).probabilities(ROWS)[0, 1] < 0.2 < chances.mean()
+    assert (
+        GLM(SMALL, "logit", (), instances.mean(axis=0)).probabilities(ROWS)[0, 1]
+        < 0.2
+        < chances.mean()
+    )
     assert ensemble.decide(ROWS).tolist() == [0, 0]
 
 
@@ -110,19 +150,29 @@ def as_file(model: GLM, *, sort_keys: bool = False) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_comes_back_from_a_file_as_it_was(name: str) -> None:
+def test_model_survives_round_trip(name: str) -> None:
     model = MODELS[name]
     again = from_plain(as_file(model, sort_keys=True))
     columns, _ = people(model.schema, 60)
     assert again.schema == model.schema
-    assert [list(feature.groups or ()) for feature in again.schema.features if isinstance(feature, Categorical)] == [
-        list(feature.groups or ()) for feature in model.schema.features if isinstance(feature, Categorical)
+    assert [
+        list(feature.groups or ())
+        for feature in again.schema.features
+        if isinstance(feature, Categorical)
+    ] == [
+        list(feature.groups or ())
+        for feature in model.schema.features
+        if isinstance(feature, Categorical)
     ]
-    assert again.means(columns).tolist() == model.means(columns).tolist()
+    assert again.predict_means(columns).tolist() == model.predict_means(columns).tolist()
     assert again.to_plain() == model.to_plain()
 
 
-P, W, N = as_file(GLM(SMALL, "logit", CROSS, np.zeros((1, 4)))), as_file(MODELS["words"]), as_file(MODELS["identity"])
+P, W, N = (
+    as_file(GLM(SMALL, "logit", CROSS, np.zeros((1, 4)))),
+    as_file(MODELS["words"]),
+    as_file(MODELS["identity"]),
+)
 WRONG: dict[str, object] = {
     "nothing": None,
     "a list": [],
@@ -162,13 +212,29 @@ WRONG: dict[str, object] = {
 
 
 @pytest.mark.parametrize("fault", WRONG)
-def test_anything_else_is_refused(fault: str) -> None:
+def test_from_plain_rejects_other_documents(fault: str) -> None:
     with pytest.raises(SpecError) as caught:
         from_plain(WRONG[fault])
     assert caught.value.code.startswith(("MODEL-001", "SCHEMA-"))
 
 
-def test_the_names_of_a_file_are_those_of_a_study_file() -> None:
-    assert set(as_file(MODELS["words"])) == {"kind", "features", "texts", "label", "link", "crosses", "centred", "weights"}
-    assert as_file(MODELS["words"])["texts"] == [{"name": "query", "missing": True, "buckets": 16, "ngrams": 1}]
-    assert as_file(MODELS["logit"])["features"][0] == {"name": FEATURES[0].name, "missing": True, "range": [0, 10], "bins": None}
+def test_model_file_uses_names_of_study_file() -> None:
+    assert set(as_file(MODELS["words"])) == {
+        "kind",
+        "features",
+        "texts",
+        "label",
+        "link",
+        "crosses",
+        "centred",
+        "weights",
+    }
+    assert as_file(MODELS["words"])["texts"] == [
+        {"name": "query", "missing": True, "buckets": 16, "ngrams": 1}
+    ]
+    assert as_file(MODELS["logit"])["features"][0] == {
+        "name": FEATURES[0].name,
+        "missing": True,
+        "range": [0, 10],
+        "bins": None,
+    }

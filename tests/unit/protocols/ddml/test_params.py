@@ -1,4 +1,4 @@
-"""The public figures of a study, and what follows from them."""
+"""The public parameters of a study, and derived values."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ from typing import Any
 
 import pytest
 
-from shoal.domain import Categorical, Numeric, Schema, Text
+from shoal.data.schema import Categorical, Numeric, Schema, Text
 from shoal.errors import MechanismError, SpecError
 from shoal.privacy.events import Relation, Unit
-from shoal.protocols.ddml.params import Params
+from shoal.protocols.ddml.params import DDMLParams
 
-FEATURES = [Numeric("age", 0, 100, missing=False), Categorical("town", ["Aa", "Ba", "Ca"], missing=False)]
+FEATURES = [
+    Numeric("age", 0, 100, missing=False),
+    Categorical("town", ["Aa", "Ba", "Ca"], missing=False),
+]
 TWO = Schema(FEATURES, label=Categorical("ill", ["no", "yes"]))
 THREE = Schema(FEATURES, label=Categorical("kind", ["a", "b", "c"]), texts=[Text("note", 16)])
 
 
-def params(schema: Schema = TWO, epsilon: float = 4.0, size: int = 10_000, **more: Any) -> Params:
-    return Params(schema, epsilon, size, **more)
+def params(
+    schema: Schema = TWO, epsilon: float = 4.0, size: int = 10_000, **more: Any
+) -> DDMLParams:
+    return DDMLParams(schema, epsilon, size, **more)
 
 
-def test_a_label_and_devices_are_needed() -> None:
+def test_params_require_label_and_devices() -> None:
     for make in (lambda: params(Schema(FEATURES)), lambda: params(size=0)):
         with pytest.raises(SpecError) as error:
             make()
@@ -29,17 +34,17 @@ def test_a_label_and_devices_are_needed() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan, -math.inf, 65.0])
-def test_a_budget_is_positive_and_not_beyond_what_a_study_may_have(epsilon: float) -> None:
+def test_params_reject_epsilon_out_of_range(epsilon: float) -> None:
     with pytest.raises(MechanismError):
         params(epsilon=epsilon)
 
 
-def test_an_infinite_budget_is_a_simulation_without_noise() -> None:
+def test_infinite_epsilon_is_noiseless() -> None:
     bare = params(epsilon=math.inf, n_updates=3)
-    assert bare.is_bare and bare.epsilon_release == math.inf and not params().is_bare
+    assert bare.is_noiseless and bare.epsilon_release == math.inf and not params().is_noiseless
 
 
-def test_weights_are_counted_for_each_class_of_a_multinomial_model() -> None:
+def test_n_weights_counts_classes_of_multinomial_model() -> None:
     assert (params().n_outputs, params().n_weights) == (1, 4)
     several = params(THREE, link="multinomial", crosses=(("age", "town"),))
     assert (several.n_outputs, several.n_weights) == (3, 3 * (4 + 16 + 2))
@@ -48,11 +53,11 @@ def test_weights_are_counted_for_each_class_of_a_multinomial_model() -> None:
     assert params(number, link="identity").n_weights == 4
 
 
-def test_an_update_reads_features_texts_and_label() -> None:
+def test_columns_are_features_texts_and_label() -> None:
     assert params(THREE).columns == ("age", "town", "note", "kind")
 
 
-def test_inputs_are_centred_if_the_study_says_so() -> None:
+def test_design_is_centred_if_study_sets_it() -> None:
     assert params(centred=False).design.norms[1] > params(centred=True).design.norms[1]
 
 
@@ -64,20 +69,23 @@ def test_updates_share_epsilon_and_delta() -> None:
     assert several.n_expected == 30_000
 
 
-def test_epsilon_speaks_about_an_update_or_a_weight() -> None:
+def test_scope_is_update_or_weight() -> None:
     assert params().scope.unit is Unit.UPDATE and params(unit="weight").scope.unit is Unit.WEIGHT
     assert params().scope.relation is Relation.REPLACE and "coordinator" in params().scope.adversary
 
 
 @pytest.mark.parametrize(
-    ("size", "n_updates", "expected"), [(10, 1, 1_000), (1_000_000, 1, 10_000), (1_000_000, 4, 40_000), (10**10, 1, 100_000)]
+    ("size", "n_updates", "expected"),
+    [(10, 1, 1_000), (1_000_000, 1, 10_000), (1_000_000, 4, 40_000), (10**10, 1, 100_000)],
 )
-def test_an_epoch_is_a_hundredth_of_the_study_within_limits(size: int, n_updates: int, expected: int) -> None:
+def test_epoch_updates_is_hundredth_within_limits(size: int, n_updates: int, expected: int) -> None:
     assert params(size=size, n_updates=n_updates).epoch_updates == expected
 
 
-def test_the_step_falls_with_the_root_of_time_if_it_falls() -> None:
-    still, falling = (params(size=99_000, learning_rate=0.1, decay=decay) for decay in ("none", "sqrt"))
+def test_gamma_decays_with_root_of_epoch_if_set() -> None:
+    still, falling = (
+        params(size=99_000, learning_rate=0.1, decay=decay) for decay in ("none", "sqrt")
+    )
     assert [still.gamma(epoch) for epoch in (0, 3, 99)] == [0.1] * 3
     assert [falling.gamma(epoch) for epoch in (0, 3, 99)] == pytest.approx([0.1, 0.05, 0.01])
     assert still.gamma() == falling.gamma() == 0.1
@@ -85,7 +93,7 @@ def test_the_step_falls_with_the_root_of_time_if_it_falls() -> None:
     assert falling.last_epoch == 99 and falling.gamma(10**9) == falling.gamma(99)
 
 
-def test_rates_are_as_given_or_by_the_rule() -> None:
+def test_rates_are_given_or_chosen() -> None:
     given = params(learning_rate=0.25, clip=0.5).rates
     assert (given.learning_rate, given.clip) == (0.25, 0.5)
     assert params(clip=0.5).rates.clip == 0.5

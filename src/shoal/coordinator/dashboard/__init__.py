@@ -1,0 +1,1 @@
+"""Browser pages of a coordinator."""

@@ -1,0 +1,1 @@
+"""DDML's online model server."""

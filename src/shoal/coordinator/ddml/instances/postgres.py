@@ -1,0 +1,259 @@
+"""Model instances in the coordinator's PostgreSQL database, for several machines.
+
+A merge, of one update or of several, is one transaction with isolation READ COMMITTED. It locks the
+study's row, which counts merges, first; so does a transaction that deletes names. Counts are
+therefore exact, there is no deadlock, and merges of one study run one after another. Each ends when
+it is on the disk; updates that arrive together are merged together, with one wait for the disk.
+Draws read the last committed state and never wait.
+
+Durability: an acknowledged merge survives the death of any process, of PostgreSQL, and a power cut,
+if the server's ``fsync`` is on (the default). If a connection is lost before the response, the
+caller gets an error; a retry of the update finds its name if it was merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from shoal.coordinator.ddml.instances.base import (
+    MEAN,
+    WEIGHT,
+    Average,
+    Body,
+    DrawnInstance,
+    InstanceStore,
+    MergeOutcome,
+    PendingUpdate,
+    ScrubOutcome,
+    apply_updates,
+    check_shape,
+    decide_outcomes,
+    missing_instances_error,
+    select_merged,
+    stack_instances,
+)
+from shoal.coordinator.store.postgres import PostgresPool
+from shoal.protocols.ddml.instances import Weights
+
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+
+
+class PostgresInstanceStore(InstanceStore):
+    """Instances in a PostgreSQL database.
+
+    Parameters
+    ----------
+    url
+        ``postgresql://[user[:password]@]host[:port]/database``, as libpq reads it. Missing tables
+        are created.
+
+    Notes
+    -----
+    Threads may share it.
+
+    PostgreSQL writes every version of an instance to a new place and to its write-ahead log, and
+    overwrites nothing with zeros. `scrub` releases the places of earlier versions (``VACUUM``),
+    which later versions then overwrite; until then their bytes are on the disk, and at the end of a
+    study some stay. The log has them until its files are reused (``max_wal_size``, 1 GB by
+    default), and archives, replicas and backups for ever. If earlier versions, and with them the
+    updates, must not stay, store the instances in Redis without an append-only file:
+    ``--models redis://..``.
+
+    Copies of a model in this process: a draw makes two (from the socket, into bytes), a
+    replacement two (into the message, into the socket), and a blend reads, makes one after its
+    arithmetic, and writes: five.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._pool = PostgresPool(url)
+        self._numbers: dict[str, int] = {}
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def find_shape(self, study: str) -> tuple[int, int] | None:
+        found = self._fetch_one("SELECT k, p FROM ddml WHERE study = %s", study)
+        return None if found is None else (found[0], found[1])
+
+    def create(self, study: str, instances: Weights) -> None:
+        shape = (len(instances), instances.shape[1])
+        put = (
+            "INSERT INTO ddml (study, k, p) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING "
+            "RETURNING number"
+        )
+        with self._pool.transaction(_BEGIN) as db, db.cursor() as rows:
+            if number := rows.execute(put, (study, *shape)).fetchone():
+                values = [
+                    (*number, slot, row.astype(WEIGHT).tobytes())
+                    for slot, row in enumerate(instances)
+                ]
+                rows.executemany("INSERT INTO ddml_instance VALUES (%s, %s, %s)", values)
+        check_shape(study, self.find_shape(study) or (0, 0), shape)
+
+    def draw(self, study: str, slot: int) -> DrawnInstance:
+        query = (
+            "SELECT n_merged, weights FROM ddml JOIN ddml_instance USING (number) WHERE "
+            "number = %s AND slot = %s"
+        )
+        return DrawnInstance(
+            *_check_found(study, self._fetch_one(query, self._find_number(study), slot))
+        )
+
+    def merge(
+        self, study: str, slot: int, update_id: bytes, epoch: int, update: Body, blend_factor: float
+    ) -> MergeOutcome:
+        return self.merge_many(
+            study, [PendingUpdate(slot, update_id, epoch, update)], blend_factor
+        )[0]
+
+    def merge_many(
+        self, study: str, updates: Sequence[PendingUpdate], blend_factor: float
+    ) -> list[MergeOutcome]:
+        """Merge updates in order, in one transaction; write each changed instance once."""
+        number = self._find_number(study)
+        with self._pool.transaction(_BEGIN) as db, db.cursor(binary=True) as rows:
+            locked = rows.execute(
+                "SELECT n_merged, kept_from FROM ddml WHERE number = %s FOR UPDATE", (number,)
+            ).fetchone()
+            n_merged, kept_from = _check_found(study, locked)
+            names = [(one.epoch, one.id) for one in updates if one.epoch >= kept_from]
+            put = (
+                "INSERT INTO ddml_update SELECT %s, * FROM unnest(%s::bigint[], %s::bytea[]) ON "
+                "CONFLICT DO NOTHING RETURNING epoch, id"
+            )
+            new = rows.execute(
+                put, (number, [name[0] for name in names], [name[1] for name in names])
+            ).fetchall()
+            outcomes = decide_outcomes(updates, set(new), n_merged, kept_from)
+            due = select_merged(updates, outcomes)
+            slots = list({one.slot for one in due if blend_factor != 1})
+            query = "SELECT slot, weights FROM ddml_instance WHERE number = %s AND slot = ANY(%s)"
+            instances = dict(rows.execute(query, (number, slots)).fetchall() if slots else ())
+            if len(instances) < len(slots):
+                raise missing_instances_error(study)
+            changes = [
+                (weights, number, slot)
+                for slot, weights in apply_updates(due, instances, blend_factor).items()
+            ]
+            rows.executemany(
+                "UPDATE ddml_instance SET weights = %s WHERE number = %s AND slot = %s", changes
+            )
+            if due:
+                rows.execute(
+                    "UPDATE ddml SET n_merged = n_merged + %s WHERE number = %s", (len(due), number)
+                )
+        return outcomes
+
+    def has_update(self, study: str, update_id: bytes, epoch: int) -> bool:
+        query = "SELECT 1 FROM ddml_update WHERE number = %s AND epoch = %s AND id = %s"
+        return self._fetch_one(query, self._find_number(study), epoch, update_id) is not None
+
+    def load_instances(self, study: str) -> Weights:
+        return stack_instances(
+            [
+                weights
+                for (weights,) in self._fetch_all(
+                    "SELECT weights FROM ddml_instance WHERE number = %s ORDER BY slot", study
+                )
+            ]
+        )
+
+    def count_merged(self, study: str) -> int:
+        return int(
+            _check_found(
+                study,
+                self._fetch_one(
+                    "SELECT n_merged FROM ddml WHERE number = %s", self._find_number(study)
+                ),
+            )[0]
+        )
+
+    def load_average(self, study: str) -> Average | None:
+        found = self._fetch_one(
+            "SELECT n_folds, weights FROM ddml_average WHERE number = %s", self._find_number(study)
+        )
+        return None if found is None else Average(found[0], np.frombuffer(found[1], MEAN))
+
+    def save_average(self, study: str, average: Average) -> bool:
+        weights = average.weights.astype(MEAN, copy=False).tobytes()
+        put = (
+            "UPDATE ddml_average SET n_folds = n_folds + 1, weights = %s WHERE number = %s AND "
+            "n_folds = %s - 1"
+        )
+        if average.n_folds == 1:
+            put = (
+                "INSERT INTO ddml_average (weights, number, n_folds) VALUES (%s, %s, %s) ON "
+                "CONFLICT DO NOTHING"
+            )
+        return self._execute(put, weights, self._find_number(study), average.n_folds) == 1
+
+    def count_rejection(self, study: str, reason: str) -> None:
+        put = (
+            "INSERT INTO ddml_refusal VALUES (%s, %s, 1) ON CONFLICT (number, reason) DO UPDATE "
+            "SET n = ddml_refusal.n + 1"
+        )
+        self._execute(put, self._find_number(study), reason)
+
+    def list_rejections(self, study: str) -> Mapping[str, int]:
+        return dict(self._fetch_all("SELECT reason, n FROM ddml_refusal WHERE number = %s", study))
+
+    def forget(self, study: str, epoch: int) -> None:
+        number = self._find_number(study)
+        with self._pool.transaction(_BEGIN) as db:
+            db.execute(
+                "UPDATE ddml SET kept_from = greatest(kept_from, %s) WHERE number = %s",
+                (epoch, number),
+            )
+            db.execute("DELETE FROM ddml_update WHERE number = %s AND epoch < %s", (number, epoch))
+
+    def scrub(self, seconds: float = 0.0) -> ScrubOutcome:
+        """Release the places of earlier versions, so that later ones overwrite them.
+
+        The result is ``begun``; the notes of the class say what stays.
+        """
+        from psycopg.errors import LockNotAvailable, QueryCanceled
+
+        set_timeout = "SELECT set_config('lock_timeout', %s, false)"
+        with self._pool.autocommit() as db:
+            before = db.execute("SHOW lock_timeout").fetchone()
+            # Another process may run a VACUUM too. A timeout of 0 would wait for ever.
+            db.execute(set_timeout, (f"{max(1, 1000 * seconds):.0f}ms",))
+            try:
+                # Truncating a table would delay draws for a moment.
+                db.execute("VACUUM (TRUNCATE false) ddml_instance, ddml_update, ddml_average")
+            except (LockNotAvailable, QueryCanceled):
+                return "blocked"
+            finally:
+                db.execute(set_timeout, before)
+        return "begun"
+
+    def _find_number(self, study: str) -> int:
+        """Return the number of a study in the database; it never changes."""
+        if study not in self._numbers:
+            self._numbers[study] = _check_found(
+                study, self._fetch_one("SELECT number FROM ddml WHERE study = %s", study)
+            )[0]
+        return self._numbers[study]
+
+    def _fetch_one(self, query: str, *values: object) -> Any:
+        with self._pool.autocommit() as db:
+            return db.execute(query, values, binary=True).fetchone()
+
+    def _fetch_all(self, query: str, study: str) -> list[Any]:
+        number = self._find_number(study)
+        with self._pool.autocommit() as db:
+            return db.execute(query, (number,), binary=True).fetchall()
+
+    def _execute(self, query: str, *values: object) -> int:
+        """Run a statement; return how many rows were changed."""
+        with self._pool.autocommit() as db:
+            return db.execute(query, values).rowcount
+
+
+def _check_found(study: str, row: Any) -> Any:
+    if row is None:
+        raise missing_instances_error(study)
+    return row

@@ -1,0 +1,1 @@
+"""Anonymous credentials: BBS signatures with per-context pseudonyms."""

@@ -1,1 +1,0 @@
-"""Joint computations by MPyC, each in a child process, over messages that shoal carries."""

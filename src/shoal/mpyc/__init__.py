@@ -1,0 +1,1 @@
+"""Run joint computations with MPyC in child processes."""

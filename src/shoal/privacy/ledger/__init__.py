@@ -1,0 +1,1 @@
+"""The ledger core, without I/O."""

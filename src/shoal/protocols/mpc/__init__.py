@@ -1,0 +1,1 @@
+"""Joint computations among peers."""

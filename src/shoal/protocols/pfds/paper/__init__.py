@@ -1,0 +1,1 @@
+"""Variant `paper`: shared trees and synthetic labelled data."""
