@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds .venv for `make`: "demo" is what the demonstration needs, "dev" adds what the checks and tests need.
-# Debian packages that are missing are installed where that is allowed (as root, with apt-get), and named where it is not.
+# Build .venv for `make`: "demo" for the demonstration, "dev" for checks and tests.
+# Install missing Debian packages if possible (as root, with apt-get); otherwise name them.
 set -eu
 kind=$1
 venv=.venv
@@ -34,10 +34,10 @@ postgresql() { # without the cluster that Debian's package makes and starts
 }
 
 # Tests start a Redis, a PostgreSQL, a Tor network and a browser of their own; without the programs they skip these and say so.
-[ "$kind" = demo ] || command -v redis-server >/dev/null || (debian redis-server) || echo "Going on without redis-server." >&2
-[ "$kind" = demo ] || command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || (postgresql) || echo "Going on without PostgreSQL." >&2
-[ "$kind" = demo ] || command -v tor >/dev/null || (debian tor) || echo "Going on without Tor." >&2
-[ "$kind" = demo ] || command -v chromium >/dev/null || (debian chromium fonts-dejavu-core) || echo "Going on without Chromium." >&2
+[ "$kind" = demo ] || command -v redis-server >/dev/null || (debian redis-server) || echo "Continuing without redis-server." >&2
+[ "$kind" = demo ] || command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || (postgresql) || echo "Continuing without PostgreSQL." >&2
+[ "$kind" = demo ] || command -v tor >/dev/null || (debian tor) || echo "Continuing without Tor." >&2
+[ "$kind" = demo ] || command -v chromium >/dev/null || (debian chromium fonts-dejavu-core) || echo "Continuing without Chromium." >&2
 
 # One resolver run, pinned by constraints.txt; the extras are those whose code exists and is tested here.
 extras="[learn,report,serve,anonymous]"
