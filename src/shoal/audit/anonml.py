@@ -31,7 +31,6 @@ from shoal.protocols.anonml.script import AnonMLScript, Tallies
 from shoal.protocols.base import (
     AGGREGATOR,
     START,
-    Account,
     Input,
     MemoryLedger,
     OutgoingMessage,
@@ -194,7 +193,7 @@ class AnonMLAuditHarness:
         self, peer: AnonMLPeer, ledger: MemoryLedger, entropy: Entropy
     ) -> list[AnonMLAnswer]:
         """Return all packets that a peer sends in the whole study."""
-        account = Account(ledger, self.study, "the row", "the aggregator", "an audit")
+        account = ledger.account(self.study, "the row", "the aggregator", "an audit")
         state, answers = peer.initial_state(), []
         for given in self._inputs:
             state, work = run_input(peer, state, given, START, entropy, account)

@@ -27,7 +27,6 @@ from shoal.privacy.accountant import Loss
 from shoal.protocols.base import (
     AGGREGATOR,
     START,
-    Account,
     Input,
     MemoryLedger,
     OutgoingMessage,
@@ -238,7 +237,7 @@ class DDMLAuditHarness:
 
         The peer receives an instance for each of its draws, and one more than it should.
         """
-        account = Account(ledger, self.study, "the rows", "the aggregator", "an audit")
+        account = ledger.account(self.study, "the rows", "the aggregator", "an audit")
         state, steps, evidence = peer.initial_state(), [], []
         given: Input = Started()
         at, supported_row = (0, 0), 0

@@ -39,7 +39,6 @@ from shoal.privacy.rounding import grains_up
 from shoal.protocols.base import (
     AGGREGATOR,
     START,
-    Account,
     Effects,
     MemoryLedger,
     Started,
@@ -366,7 +365,7 @@ def draw_tables(
             MemoryLedger(),
         )
         account, state = (
-            Account(ledger, study, "the rows", "the aggregator", "an audit"),
+            ledger.account(study, "the rows", "the aggregator", "an audit"),
             peer.initial_state(),
         )
         for _ in range(2):

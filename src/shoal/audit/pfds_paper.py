@@ -31,7 +31,6 @@ from shoal.messages.codec import decode
 from shoal.protocols.base import (
     AGGREGATOR,
     START,
-    Account,
     Input,
     MemoryLedger,
     OutgoingMessage,
@@ -414,7 +413,7 @@ class PFDSPaperAuditHarness:
             self.make_peer(self.params, self.study, _NAME, self.known_tree.tables[which]),
             MemoryLedger(),
         )
-        account = Account(ledger, self.study, "the rows", "the aggregator", "an audit")
+        account = ledger.account(self.study, "the rows", "the aggregator", "an audit")
         state, sent = peer.initial_state(), list[Message]()
 
         def handle_input(given: Input) -> None:

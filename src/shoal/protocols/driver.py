@@ -478,7 +478,7 @@ def open_hosts(
     }
     for name, peer in peers.items():
         ledger = ledgers[name] if ledgers and name in ledgers else MemoryLedger()
-        account = Account(ledger, peer.study, name, AGGREGATOR, "simulation")
+        account = ledger.account(peer.study, name, AGGREGATOR, "simulation")
         hosts[name] = Host(name, peer, account, peers, entropy, peer.initial_state())
     return hosts
 

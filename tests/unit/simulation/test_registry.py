@@ -14,7 +14,13 @@ from shoal.protocols.ddml.params import DDMLParams
 from shoal.protocols.pfds.params import PFDSParams
 from shoal.protocols.sdq.params import SDQParams
 from shoal.simulation import anonml, ddml, pfds, sdq
-from shoal.simulation.registry import describe_params, make_simulation_params, run, score_baselines
+from shoal.simulation.registry import (
+    describe_params,
+    get_simulated,
+    make_simulation_params,
+    run,
+    score_baselines,
+)
 from shoal.simulation.run import RunTask, split_rows
 from shoal.study.loader import parse_study_text
 from shoal.study.starters import make_example_csv, read_starter
@@ -54,3 +60,8 @@ def test_run_calls_the_simulation_of_each_protocol(
     )
     assert score_baselines(params, split) == module.score_baselines(params, split)
     assert run(RunTask(params, 1), split) == module.run(RunTask(params, 1), split)
+
+
+def test_protocol_without_members_derives_no_keys() -> None:
+    study = parse_study_text(read_starter("ddml"))
+    assert get_simulated(study).list_derived_keys(study) == frozenset()
