@@ -116,7 +116,7 @@ def test_search_finds_error_code_without_external_requests(address: str) -> None
         page.keyboard.press("Control+k")
         page.locator("input:focus").wait_for(timeout=120_000)
         page.keyboard.type("BUDGET-002")
-        found = page.locator('a[href*="reference/errors.html#budget-002"]').first
+        found = page.locator('a[href*="reference/errors.html"][href$="#budget-002"]').first
         found.wait_for(timeout=120_000)
         found.click()
         page.wait_for_url("**/reference/errors.html*")

@@ -88,7 +88,7 @@ def test_two_selected_databases_are_exposed_as_predicted(entropy, monkeypatch):
         pair = adding + 1, (other + (other >= adding)) + 1
         return {me: 1 + pair.index(me) if me in pair else 0 for me in inputs}
 
-    monkeypatch.setattr(sdq, "selected", select_unfairly)
+    monkeypatch.setattr(sdq, "select_pair", select_unfairly)
     assert catches(lambda: fits_theory(*simulate_selections(entropy), ALPHA), tries=1)
 
 

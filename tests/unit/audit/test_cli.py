@@ -189,7 +189,7 @@ def test_audit_study_json_is_one_object(study_file, seeded, few, capsys):
         "consistent",
     )
     assert (data["samples"], data["confidence"], data["title"]) == (
-        300,
+        2000,
         0.99,
         "Who finishes the course?",
     )
