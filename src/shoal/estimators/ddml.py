@@ -255,9 +255,8 @@ class DDMLRegressor(SimulatedRegressor, _DDMLEstimator):
     >>> from shoal import Numeric
     >>> schema = Schema([Numeric("age", 0, 20, missing=False)], label=Numeric("height", 0, 2.5))
     >>> ages = np.arange(4000).reshape(-1, 1) % 20
-    >>> reg = DDMLRegressor(epsilon=4.0, schema=schema, random_state=0).fit(
-    ...     ages, 0.5 + ages[:, 0] * 0.07
-    ... )
+    >>> heights = 0.5 + ages[:, 0] * 0.07
+    >>> reg = DDMLRegressor(epsilon=4.0, schema=schema, random_state=0).fit(ages, heights)
     >>> short, tall = reg.predict([[2], [18]])
     >>> bool(tall - short > 0.5)
     True
