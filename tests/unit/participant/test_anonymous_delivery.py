@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,17 @@ pytestmark = pytest.mark.usefixtures("tokens")
 
 
 PAPER = {"n_partitions": 2, "n_subsets": 2, "subset_size": 1}
+
+
+@pytest.fixture(autouse=True)
+def collect_garbage() -> Iterator[None]:
+    """Collect futures of interrupted runs here.
+
+    asyncio reports them when they are collected. If that happens while another test imports a
+    module, the report's own use of `ast` makes the import fail (CPython issue 106905).
+    """
+    yield
+    gc.collect()
 
 
 def holders(folder: Path, desk: TokenDesk, n: int, seed: int | str = 0) -> list[Holder]:
