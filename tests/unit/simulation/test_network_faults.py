@@ -58,3 +58,12 @@ def test_crashing_ledger_keeps_what_a_call_has_written() -> None:
     assert fragile.mark_sending("s", "q") == b"x"
     fragile.mark_sent("s", "q")
     assert fragile.list_unsent("s") == {}
+
+
+def test_account_of_crashing_ledger_crashes_too() -> None:
+    def crash() -> None:
+        raise CrashError
+
+    account = CrashingLedger(MemoryLedger(), crash).account(bytes(32), "a", "b", "c")
+    with pytest.raises(CrashError):
+        account.reserve("q", Event("x", {}, LOCAL_PERSON, 0.5))
