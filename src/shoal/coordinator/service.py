@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from shoal.clock import Clock, to_milliseconds
@@ -92,7 +92,6 @@ class CoordinatorService:
 
     identity: Identity
     keys: CoordinatorKeys
-    gateway: Gateway
     registrar: Registrar
 
     def __init__(
@@ -139,7 +138,6 @@ class CoordinatorService:
             secrets.analyst_digest,
         )
         self.keys = CoordinatorKeys(secrets.signing_seed)
-        self.gateway = Gateway.from_seed(self.keys.gateway_secret, self._entropy)
         self.registrar = Registrar(
             self._store,
             self.keys,
@@ -150,6 +148,11 @@ class CoordinatorService:
             self._scheduler.wake,
         )
         self._scheduler_task = asyncio.create_task(self._scheduler.run())
+
+    @cached_property
+    def gateway(self) -> Gateway:
+        """The OHTTP gateway; made for the first sealed request."""
+        return Gateway.from_seed(self.keys.gateway_secret, self._entropy)
 
     async def stop(self) -> None:
         """Finish running steps and release all leases, so that other workers can take over."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import Request
@@ -53,14 +54,14 @@ class _EventStreamResponse(StreamingResponse):
             self._on_end()
 
 
+@dataclass
 class EventStreams:
     """All streams of a worker."""
 
-    def __init__(self, service: CoordinatorService) -> None:
-        self._service = service
-        self._n_open = 0
-        self._readings: dict[str, tuple[float, asyncio.Task[dict[str, Any]]]] = {}
-        self._pauses: dict[str, asyncio.Task[bool]] = {}
+    _service: CoordinatorService
+    _n_open: int = 0
+    _readings: dict[str, tuple[float, asyncio.Task[dict[str, Any]]]] = field(default_factory=dict)
+    _pauses: dict[str, asyncio.Task[bool]] = field(default_factory=dict)
 
     async def open_stream(self, _: CoordinatorService, request: Request) -> Response:
         """Send events until the study ends."""

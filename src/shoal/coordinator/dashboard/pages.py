@@ -27,7 +27,7 @@ from shoal.coordinator.dashboard.forms import (
     show_publish_form,
 )
 from shoal.coordinator.dashboard.responses import (
-    HtmlEndpoint,
+    answer_with_page,
     html_response,
     list_phases,
     list_warnings,
@@ -172,7 +172,7 @@ def make_pages(service: CoordinatorService) -> tuple[RouteSpec, ...]:
         RouteSpec("POST", f"{_STUDY}/close", close_study),
         RouteSpec("GET", f"{rendering.STATIC_ROOT}/{{name}}", show_asset),
     )
-    return tuple(replace(page, endpoint=HtmlEndpoint(page.endpoint)) for page in pages)
+    return tuple(replace(page, endpoint=partial(answer_with_page, page.endpoint)) for page in pages)
 
 
 def _make_card(view: StudyView) -> Mapping[str, Any]:

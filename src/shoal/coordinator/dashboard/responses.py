@@ -85,26 +85,20 @@ def describe_error(error: ShoalError) -> tuple[int, dict[str, str], dict[str, st
     return response.status_code, headers, json.loads(bytes(response.body))
 
 
-class HtmlEndpoint:
-    """An endpoint that shows errors as pages."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-
-    async def __call__(self, service: CoordinatorService, request: Request) -> Response:
-        try:
-            return await self._endpoint(service, request)
-        except ShoalError as error:
-            status, headers, problem = describe_error(error)
-            digest = request.path_params.get("digest")
-            back = f"/studies/{digest}" if digest and status in (409, 410) else "/"
-            return html_response(
-                study_pages.render_notice(
-                    _HEADINGS.get(status, "The request failed"), problem, back
-                ),
-                status,
-                headers=headers,
-            )
+async def answer_with_page(
+    endpoint: Endpoint, service: CoordinatorService, request: Request
+) -> Response:
+    """Call an endpoint; if it raises an error, return a page that shows the error."""
+    try:
+        return await endpoint(service, request)
+    except ShoalError as error:
+        status, headers, problem = describe_error(error)
+        digest = request.path_params.get("digest")
+        back = f"/studies/{digest}" if digest and status in (409, 410) else "/"
+        heading = _HEADINGS.get(status, "The request failed")
+        return html_response(
+            study_pages.render_notice(heading, problem, back), status, headers=headers
+        )
 
 
 def list_warnings(handle: StudyHandle) -> tuple[str, ...]:
