@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n 2 --dist worksteal
+# End-to-end tests wait for windows and deadlines most of the time: three at a time fill two cores.
+WAITING := -n 3 --dist worksteal
 # Branch coverage of these packages by their unit tests is 100 %. Tracing doubles the time, so only
 # these are traced, except slow tests that cover no branch alone (marker `untraced`).
 GUARDED := privacy mechanisms protocols messages simulation audit crypto
@@ -18,7 +20,7 @@ demo: $(VENV)/.demo
 	$(BIN)/shoal hello
 
 test: check
-	$(PYTEST) $(PARALLEL) tests/statistical tests/contract tests/paper tests/e2e tests/browser -m "not soak"
+	$(PYTEST) $(WAITING) tests/statistical tests/contract tests/paper tests/e2e tests/browser -m "not soak"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -32,6 +32,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "untraced: takes long and runs no branch that no other test runs, so `make check` does "
         "not trace it",
     )
+    # The workers of xdist and all programs of tests inherit this. With a thread of BLAS and OpenMP
+    # for each core in each of them, threads wait busily for a core: one test took 36 s, not 1 s.
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
     # A shell ignores SIGINT for background jobs, and nohup ignores SIGHUP. Child processes inherit
     # that, and tests that interrupt them would wait for ever.
     for number, handler in (

@@ -40,6 +40,8 @@ def test_new_study_passes_check(
         home / "study.toml",
         data=str(home / "data/example.csv"),
         like=str(home / "data/example.csv"),
+        sizes="600",
+        epsilons="4",
         json=True,
     )
     checked = json.loads(capsys.readouterr().out)

@@ -39,8 +39,10 @@ def collect_garbage() -> Iterator[None]:
     asyncio reports them when they are collected. If that happens while another test imports a
     module, the report's own use of `ast` makes the import fail (CPython issue 106905).
     """
+    gc.freeze()  # what earlier tests left is not searched
     yield
     gc.collect()
+    gc.unfreeze()
 
 
 def holders(folder: Path, desk: TokenDesk, n: int, seed: int | str = 0) -> list[Holder]:
