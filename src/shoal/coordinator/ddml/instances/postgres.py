@@ -13,18 +13,13 @@ caller gets an error; a retry of the update finds its name if it was merged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from shoal.coordinator.ddml.instances.base import (
     MEAN,
     WEIGHT,
     Average,
-    Body,
-    DrawnInstance,
-    InstanceStore,
     MergeOutcome,
     PendingUpdate,
     ScrubOutcome,
@@ -33,15 +28,15 @@ from shoal.coordinator.ddml.instances.base import (
     decide_outcomes,
     missing_instances_error,
     select_merged,
-    stack_instances,
 )
+from shoal.coordinator.ddml.instances.sql import SqlInstanceStore, check_found
 from shoal.coordinator.store.postgres import PostgresPool
 from shoal.protocols.ddml.instances import Weights
 
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
 
-class PostgresInstanceStore(InstanceStore):
+class PostgresInstanceStore(SqlInstanceStore):
     """Instances in a PostgreSQL database.
 
     Parameters
@@ -68,15 +63,11 @@ class PostgresInstanceStore(InstanceStore):
     """
 
     def __init__(self, url: str) -> None:
+        super().__init__()
         self._pool = PostgresPool(url)
-        self._numbers: dict[str, int] = {}
 
     def close(self) -> None:
         self._pool.close()
-
-    def find_shape(self, study: str) -> tuple[int, int] | None:
-        found = self._fetch_one("SELECT k, p FROM ddml WHERE study = %s", study)
-        return None if found is None else (found[0], found[1])
 
     def create(self, study: str, instances: Weights) -> None:
         shape = (len(instances), instances.shape[1])
@@ -93,32 +84,16 @@ class PostgresInstanceStore(InstanceStore):
                 rows.executemany("INSERT INTO ddml_instance VALUES (%s, %s, %s)", values)
         check_shape(study, self.find_shape(study) or (0, 0), shape)
 
-    def draw(self, study: str, slot: int) -> DrawnInstance:
-        query = (
-            "SELECT n_merged, weights FROM ddml JOIN ddml_instance USING (number) WHERE "
-            "number = %s AND slot = %s"
-        )
-        return DrawnInstance(
-            *_check_found(study, self._fetch_one(query, self._find_number(study), slot))
-        )
-
-    def merge(
-        self, study: str, slot: int, update_id: bytes, epoch: int, update: Body, blend_factor: float
-    ) -> MergeOutcome:
-        return self.merge_many(
-            study, [PendingUpdate(slot, update_id, epoch, update)], blend_factor
-        )[0]
-
     def merge_many(
         self, study: str, updates: Sequence[PendingUpdate], blend_factor: float
     ) -> list[MergeOutcome]:
         """Merge updates in order, in one transaction; write each changed instance once."""
-        number = self._find_number(study)
+        number = self.find_number(study)
         with self._pool.transaction(_BEGIN) as db, db.cursor(binary=True) as rows:
             locked = rows.execute(
                 "SELECT n_merged, kept_from FROM ddml WHERE number = %s FOR UPDATE", (number,)
             ).fetchone()
-            n_merged, kept_from = _check_found(study, locked)
+            n_merged, kept_from = check_found(study, locked)
             names = [(one.epoch, one.id) for one in updates if one.epoch >= kept_from]
             put = (
                 "INSERT INTO ddml_update SELECT %s, * FROM unnest(%s::bigint[], %s::bytea[]) ON "
@@ -147,36 +122,6 @@ class PostgresInstanceStore(InstanceStore):
                 )
         return outcomes
 
-    def has_update(self, study: str, update_id: bytes, epoch: int) -> bool:
-        query = "SELECT 1 FROM ddml_update WHERE number = %s AND epoch = %s AND id = %s"
-        return self._fetch_one(query, self._find_number(study), epoch, update_id) is not None
-
-    def load_instances(self, study: str) -> Weights:
-        return stack_instances(
-            [
-                weights
-                for (weights,) in self._fetch_all(
-                    "SELECT weights FROM ddml_instance WHERE number = %s ORDER BY slot", study
-                )
-            ]
-        )
-
-    def count_merged(self, study: str) -> int:
-        return int(
-            _check_found(
-                study,
-                self._fetch_one(
-                    "SELECT n_merged FROM ddml WHERE number = %s", self._find_number(study)
-                ),
-            )[0]
-        )
-
-    def load_average(self, study: str) -> Average | None:
-        found = self._fetch_one(
-            "SELECT n_folds, weights FROM ddml_average WHERE number = %s", self._find_number(study)
-        )
-        return None if found is None else Average(found[0], np.frombuffer(found[1], MEAN))
-
     def save_average(self, study: str, average: Average) -> bool:
         weights = average.weights.astype(MEAN, copy=False).tobytes()
         put = (
@@ -188,20 +133,17 @@ class PostgresInstanceStore(InstanceStore):
                 "INSERT INTO ddml_average (weights, number, n_folds) VALUES (%s, %s, %s) ON "
                 "CONFLICT DO NOTHING"
             )
-        return self._execute(put, weights, self._find_number(study), average.n_folds) == 1
+        return self._execute(put, weights, self.find_number(study), average.n_folds) == 1
 
     def count_rejection(self, study: str, reason: str) -> None:
         put = (
             "INSERT INTO ddml_refusal VALUES (%s, %s, 1) ON CONFLICT (number, reason) DO UPDATE "
             "SET n = ddml_refusal.n + 1"
         )
-        self._execute(put, self._find_number(study), reason)
-
-    def list_rejections(self, study: str) -> Mapping[str, int]:
-        return dict(self._fetch_all("SELECT reason, n FROM ddml_refusal WHERE number = %s", study))
+        self._execute(put, self.find_number(study), reason)
 
     def forget(self, study: str, epoch: int) -> None:
-        number = self._find_number(study)
+        number = self.find_number(study)
         with self._pool.transaction(_BEGIN) as db:
             db.execute(
                 "UPDATE ddml SET kept_from = greatest(kept_from, %s) WHERE number = %s",
@@ -230,30 +172,15 @@ class PostgresInstanceStore(InstanceStore):
                 db.execute(set_timeout, before)
         return "begun"
 
-    def _find_number(self, study: str) -> int:
-        """Return the number of a study in the database; it never changes."""
-        if study not in self._numbers:
-            self._numbers[study] = _check_found(
-                study, self._fetch_one("SELECT number FROM ddml WHERE study = %s", study)
-            )[0]
-        return self._numbers[study]
-
-    def _fetch_one(self, query: str, *values: object) -> Any:
+    def fetch_one(self, query: str, *values: object) -> Any:
         with self._pool.autocommit() as db:
-            return db.execute(query, values, binary=True).fetchone()
+            return db.execute(query.replace("?", "%s"), values, binary=True).fetchone()
 
-    def _fetch_all(self, query: str, study: str) -> list[Any]:
-        number = self._find_number(study)
+    def fetch_all(self, query: str, *values: object) -> list[Any]:
         with self._pool.autocommit() as db:
-            return db.execute(query, (number,), binary=True).fetchall()
+            return db.execute(query.replace("?", "%s"), values, binary=True).fetchall()
 
     def _execute(self, query: str, *values: object) -> int:
         """Run a statement; return how many rows were changed."""
         with self._pool.autocommit() as db:
             return db.execute(query, values).rowcount
-
-
-def _check_found(study: str, row: Any) -> Any:
-    if row is None:
-        raise missing_instances_error(study)
-    return row

@@ -11,31 +11,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Any
 
-import numpy as np
-
 from shoal.coordinator.ddml.instances.base import (
     MEAN,
     WEIGHT,
     Average,
-    Body,
-    DrawnInstance,
-    InstanceStore,
     MergeOutcome,
     PendingUpdate,
     ScrubOutcome,
     apply_updates,
     check_shape,
     decide_outcomes,
-    missing_instances_error,
     select_merged,
-    stack_instances,
 )
+from shoal.coordinator.ddml.instances.sql import SqlInstanceStore, check_found
 from shoal.coordinator.store.sqlite import (
     BUSY_SECONDS,
     connect_store,
@@ -47,7 +41,7 @@ from shoal.protocols.ddml.instances import Weights
 _PAUSE_SECONDS = 0.005
 
 
-class SqliteInstanceStore(InstanceStore):
+class SqliteInstanceStore(SqlInstanceStore):
     """Instances in a coordinator's file; the file is created if it does not exist.
 
     Parameters
@@ -75,6 +69,7 @@ class SqliteInstanceStore(InstanceStore):
     Examples
     --------
     >>> from tempfile import TemporaryDirectory
+    >>> import numpy as np
     >>> with (
     ...     TemporaryDirectory() as folder,
     ...     SqliteInstanceStore(f"{folder}/coordinator.db") as store,
@@ -87,8 +82,8 @@ class SqliteInstanceStore(InstanceStore):
     """
 
     def __init__(self, path: Path | str) -> None:
+        super().__init__()
         self.path = Path(path).absolute()
-        self._numbers: dict[str, int] = {}
         open_store_file(self.path, "NORMAL").close()
         self._connections: list[Connection] = []
         self._thread_local = threading.local()
@@ -97,10 +92,6 @@ class SqliteInstanceStore(InstanceStore):
         """Close the file; the last process that closes it deletes the log."""
         while self._connections:
             self._connections.pop().close()
-
-    def find_shape(self, study: str) -> tuple[int, int] | None:
-        found = self._fetch_one("SELECT k, p FROM ddml WHERE study = ?", study)
-        return None if found is None else (found[0], found[1])
 
     def create(self, study: str, instances: Weights) -> None:
         shape = (len(instances), instances.shape[1])
@@ -116,31 +107,15 @@ class SqliteInstanceStore(InstanceStore):
                 db.executemany("INSERT INTO ddml_instance VALUES (?, ?, ?)", rows)
         check_shape(study, self.find_shape(study) or (0, 0), shape)
 
-    def draw(self, study: str, slot: int) -> DrawnInstance:
-        query = (
-            "SELECT n_merged, weights FROM ddml JOIN ddml_instance USING (number) WHERE "
-            "number = ? AND slot = ?"
-        )
-        return DrawnInstance(
-            *self._check_found(study, self._fetch_one(query, self._find_number(study), slot))
-        )
-
-    def merge(
-        self, study: str, slot: int, update_id: bytes, epoch: int, update: Body, blend_factor: float
-    ) -> MergeOutcome:
-        return self.merge_many(
-            study, [PendingUpdate(slot, update_id, epoch, update)], blend_factor
-        )[0]
-
     def merge_many(
         self, study: str, updates: Sequence[PendingUpdate], blend_factor: float
     ) -> list[MergeOutcome]:
         """Merge updates in order, in one transaction; write each changed instance once."""
-        number = self._find_number(study)
+        number = self.find_number(study)
         with self._transaction() as db:
-            n_merged, kept_from = self._check_found(
+            n_merged, kept_from = check_found(
                 study,
-                self._fetch_one("SELECT n_merged, kept_from FROM ddml WHERE number = ?", number),
+                self.fetch_one("SELECT n_merged, kept_from FROM ddml WHERE number = ?", number),
             )
             names = [(one.epoch, one.id) for one in updates if one.epoch >= kept_from]
             put = "INSERT OR IGNORE INTO ddml_update VALUES (?, ?, ?)"
@@ -150,8 +125,7 @@ class SqliteInstanceStore(InstanceStore):
             query = "SELECT weights FROM ddml_instance WHERE number = ? AND slot = ?"
             slots = {one.slot for one in due if blend_factor != 1}
             instances = {
-                slot: self._check_found(study, self._fetch_one(query, number, slot))[0]
-                for slot in slots
+                slot: check_found(study, self.fetch_one(query, number, slot))[0] for slot in slots
             }
             rows = [
                 (weights, number, slot)
@@ -166,40 +140,10 @@ class SqliteInstanceStore(InstanceStore):
                 )
         return outcomes
 
-    def has_update(self, study: str, update_id: bytes, epoch: int) -> bool:
-        query = "SELECT 1 FROM ddml_update WHERE number = ? AND epoch = ? AND id = ?"
-        return self._fetch_one(query, self._find_number(study), epoch, update_id) is not None
-
-    def load_instances(self, study: str) -> Weights:
-        return stack_instances(
-            [
-                weights
-                for (weights,) in self._fetch_all(
-                    "SELECT weights FROM ddml_instance WHERE number = ? ORDER BY slot", study
-                )
-            ]
-        )
-
-    def count_merged(self, study: str) -> int:
-        return int(
-            self._check_found(
-                study,
-                self._fetch_one(
-                    "SELECT n_merged FROM ddml WHERE number = ?", self._find_number(study)
-                ),
-            )[0]
-        )
-
-    def load_average(self, study: str) -> Average | None:
-        found = self._fetch_one(
-            "SELECT n_folds, weights FROM ddml_average WHERE number = ?", self._find_number(study)
-        )
-        return None if found is None else Average(found[0], np.frombuffer(found[1], MEAN))
-
     def save_average(self, study: str, average: Average) -> bool:
-        number = self._find_number(study)
+        number = self.find_number(study)
         with self._transaction() as db:
-            found = self._fetch_one("SELECT n_folds FROM ddml_average WHERE number = ?", number)
+            found = self.fetch_one("SELECT n_folds FROM ddml_average WHERE number = ?", number)
             if average.n_folds != 1 + (found[0] if found else 0):
                 return False
             row = (number, average.n_folds, average.weights.astype(MEAN, copy=False).tobytes())
@@ -208,7 +152,7 @@ class SqliteInstanceStore(InstanceStore):
         return True
 
     def count_rejection(self, study: str, reason: str) -> None:
-        number = self._find_number(study)
+        number = self.find_number(study)
         with self._transaction() as db:
             put = (
                 "INSERT INTO ddml_refusal VALUES (?, ?, 1) ON CONFLICT (number, reason) DO "
@@ -216,11 +160,8 @@ class SqliteInstanceStore(InstanceStore):
             )
             db.execute(put, (number, reason))
 
-    def list_rejections(self, study: str) -> Mapping[str, int]:
-        return dict(self._fetch_all("SELECT reason, n FROM ddml_refusal WHERE number = ?", study))
-
     def forget(self, study: str, epoch: int) -> None:
-        number = self._find_number(study)
+        number = self.find_number(study)
         with self._transaction() as db:
             db.execute(
                 "UPDATE ddml SET kept_from = max(kept_from, ?) WHERE number = ?", (epoch, number)
@@ -247,14 +188,6 @@ class SqliteInstanceStore(InstanceStore):
             finally:
                 db.execute(f"PRAGMA busy_timeout = {1000 * BUSY_SECONDS:.0f}")
 
-    def _find_number(self, study: str) -> int:
-        """Return the number of a study in the file; it never changes."""
-        if study not in self._numbers:
-            self._numbers[study] = self._check_found(
-                study, self._fetch_one("SELECT number FROM ddml WHERE study = ?", study)
-            )[0]
-        return self._numbers[study]
-
     def _connection(self) -> Connection:
         """Return the connection of this thread."""
         found: Connection | None = getattr(self._thread_local, "connection", None)
@@ -263,22 +196,16 @@ class SqliteInstanceStore(InstanceStore):
             self._connections.append(found)
         return found
 
-    def _fetch_one(self, query: str, *values: object) -> Any:
+    def fetch_one(self, query: str, *values: object) -> Any:
         with (
             translate_errors(self.path),
             closing(self._connection().execute(query, values)) as rows,
         ):
             return rows.fetchone()
 
-    def _fetch_all(self, query: str, study: str) -> list[Any]:
-        number = self._find_number(study)
+    def fetch_all(self, query: str, *values: object) -> list[Any]:
         with translate_errors(self.path):
-            return self._connection().execute(query, (number,)).fetchall()
-
-    def _check_found(self, study: str, row: Any) -> Any:
-        if row is None:
-            raise missing_instances_error(study)
-        return row
+            return self._connection().execute(query, values).fetchall()
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
