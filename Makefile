@@ -14,7 +14,7 @@ TRACED := $(addprefix tests/unit/,$(GUARDED))
 # Tests start hundreds of programs; each would compile shoal again without bytecode files.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check types untraced soak tor data docs vectors format bench clean
+.PHONY: demo test check types untraced soak tor data docs screenshot vectors format bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/shoal hello
@@ -52,6 +52,10 @@ docs: $(VENV)/.dev
 	$(BIN)/python -m shoal.study.spec > docs/reference/study.schema.json
 	$(BIN)/python -m shoal.models.reader > docs/reference/model.schema.json
 	$(BIN)/python -m tools.site
+
+screenshot: $(VENV)/.dev  # of the demonstration's report, for the README
+	$(BIN)/shoal hello --no-open
+	$(BIN)/python -m tools.screenshot shoal-hello/report.html docs/report.png
 
 vectors: $(VENV)/.dev
 	$(BIN)/python -m tools.vectors

@@ -148,7 +148,8 @@ def draw_bars(
     return draw_chart(title, description, y + 44, parts)
 
 
-_ROW, _EDGE = 38.0, 14.0
+_ROW, _NAME_ROW, _EDGE = 38.0, 18.0, 14.0
+"""Height of a row and of the name at its top; margin of the plot."""
 
 
 @dataclass(frozen=True)
@@ -194,18 +195,20 @@ def draw_intervals(
     scale = make_scale(axis, values, _EDGE, WIDTH - max(_EDGE, text_width + 12))
     bottom = top + _ROW * len(rows) + 6
     parts.append(draw_bottom_axis(axis, scale, top, bottom))
-    parts += [
-        draw_line(
-            (scale.to_position(level.value), top, scale.to_position(level.value), bottom),
-            level.colour,
-            style=level.style,
-            thickness=1.8,
-            css_class="mark",
-        )
-        for level in reference_lines
-    ]
     for i, row in enumerate(rows):
         y = top + _ROW * i
+        # A reference line is interrupted at each name.
+        parts += [
+            draw_line(
+                (x, y + _NAME_ROW, x, y + _ROW),
+                level.colour,
+                style=level.style,
+                thickness=1.8,
+                css_class="mark",
+            )
+            for level in reference_lines
+            for x in [scale.to_position(level.value)]
+        ]
         room = WIDTH - (estimate_text_width(row.text) + 10 if row.text else 0)
         parts.append(draw_label(fit_text(row.name, room), 0, y + 14))
         parts += [draw_label(row.text, WIDTH, y + 14, anchor="end", soft=True)] if row.text else []

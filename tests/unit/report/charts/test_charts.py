@@ -246,6 +246,27 @@ def test_intervals_are_drawn_at_their_positions() -> None:
     assert {"one", "two", "50 %", "zero"} <= set(list_texts(chart))
 
 
+def test_reference_lines_do_not_cross_names() -> None:
+    names = [f"a method with a long name {i}" for i in range(3)]
+    chart = draw_intervals(
+        "t",
+        [IntervalRow(name, 0.5, BLUE, (0.4, 0.6), "50 %") for name in names],
+        axis=Axis("x", low=0.0, high=1.0),
+        description="d",
+        reference_lines=[ReferenceLine("guessing", 0.2, "dotted")],
+    )
+    baselines = [
+        read_number(text, "y") for text in find_elements(chart, "text") if text.text in names
+    ]
+    spans = [
+        (read_number(line, "y1"), read_number(line, "y2"))
+        for line in find_elements(chart, "line")
+        if line.get("stroke-width") == "1.8"
+    ]
+    assert len(baselines) == len(names) <= len(spans)
+    assert not any(y1 < y and y - 10 < y2 for y1, y2 in spans for y in baselines)
+
+
 @pytest.mark.parametrize("hostile_text", HOSTILE)
 def test_hostile_text_stays_text_within_the_picture(hostile_text: str) -> None:
     hostile = hostile_text
