@@ -1,8 +1,8 @@
 """Hostile input: settings for generated cases, a real coordinator, and garbage in model files.
 
-``make test`` runs some hundreds of cases for each loader, ``make soak`` 100,000. The coordinator is
-``shoal serve`` with studies of all protocols on SQLite. A model file with garbage must be rejected
-with an error or read.
+``make test`` runs some hundreds of cases for each loader, ``make soak`` fifty times as many. The
+coordinator is ``shoal serve`` with studies of all protocols on SQLite. A model file with garbage
+must be rejected with an error or read.
 """
 
 from __future__ import annotations
@@ -56,8 +56,12 @@ from tests.support.coordinator import (
 
 
 def hostile(quick: int = 200) -> settings:
-    """Return settings for a test with hostile input; ``SHOAL_FUZZ_EXAMPLES`` replaces ``quick``."""
-    n_examples = int(os.environ.get("SHOAL_FUZZ_EXAMPLES", str(quick)))
+    """Return settings for a test with hostile input.
+
+    ``SHOAL_FUZZ_FACTOR`` multiplies ``quick``, which is smaller for tests with costly examples: a
+    fixed number of examples would take days.
+    """
+    n_examples = quick * int(os.environ.get("SHOAL_FUZZ_FACTOR", "1"))
     return settings(max_examples=n_examples, deadline=None, suppress_health_check=list(HealthCheck))
 
 
