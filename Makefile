@@ -38,7 +38,7 @@ untraced: $(VENV)/.dev
 	$(PYTEST) $(PARALLEL) tests/unit tests/property tests/vectors src --doctest-modules -m "not soak" $(addprefix --ignore=,$(TRACED))
 
 soak: $(VENV)/.dev
-	SHOAL_FRESH_SEEDS=1 SHOAL_FUZZ_FACTOR=50 $(PYTEST) $(PARALLEL) tests/property tests/statistical tests/e2e
+	SHOAL_FRESH_SEEDS=1 SHOAL_FUZZ_FACTOR=20 $(PYTEST) $(PARALLEL) tests/property tests/statistical tests/e2e
 	$(PYTEST) $(PARALLEL) tests/unit tests/contract -m soak
 
 tor: $(VENV)/.dev  # a private Tor network on this machine, until Ctrl-C

@@ -1,6 +1,6 @@
 """Hostile input: settings for generated cases, a real coordinator, and garbage in model files.
 
-``make test`` runs some hundreds of cases for each loader, ``make soak`` fifty times as many. The
+``make test`` runs some hundreds of cases for each loader, ``make soak`` twenty times as many. The
 coordinator is ``shoal serve`` with studies of all protocols on SQLite. A model file with garbage
 must be rejected with an error or read.
 """
