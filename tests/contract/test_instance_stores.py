@@ -22,7 +22,7 @@ from shoal.entropy import Entropy, SeededEntropy
 from shoal.errors import StoreError
 from shoal.messages.base import Array, Message, Record
 from shoal.protocols.base import Aggregator, Effects, Send, run_local
-from shoal.protocols.ddml.instances import LIMIT, merge_update
+from shoal.protocols.ddml.merging import LIMIT, merge_update
 from shoal.protocols.ddml.messages import MESSAGES, DDMLDraw, DDMLInstance, DDMLUpdate
 from shoal.protocols.ddml.params import DDMLParams, Merge
 from shoal.protocols.ddml.peer import DDMLPeer

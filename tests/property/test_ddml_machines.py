@@ -26,7 +26,7 @@ from shoal.protocols.base import (
 )
 from shoal.protocols.ddml.aggregator import DDMLAggregator
 from shoal.protocols.ddml.design_matrix import InputDesign
-from shoal.protocols.ddml.instances import LIMIT
+from shoal.protocols.ddml.merging import LIMIT
 from shoal.protocols.ddml.messages import MESSAGES, DDMLDraw, DDMLInstance, DDMLUpdate
 from shoal.protocols.ddml.model import GLM, from_plain
 from shoal.protocols.ddml.params import DDMLParams

@@ -14,7 +14,7 @@ from scipy import stats
 
 from shoal.data.schema import Categorical, Numeric, Schema
 from shoal.entropy import SeededEntropy
-from shoal.protocols.ddml.instances import find_blend_factor, steady_variance
+from shoal.protocols.ddml.merging import find_blend_factor, steady_variance
 from shoal.protocols.ddml.noisy_step import AdditiveStep, make_step
 from shoal.protocols.ddml.params import DDMLParams
 from shoal.protocols.ddml.spam_calibration import noise_deviation

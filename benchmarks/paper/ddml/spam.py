@@ -24,7 +24,8 @@ from shoal.data.schema import Categorical, Numeric, Schema, Text
 from shoal.entropy import SeededEntropy
 from shoal.mechanisms.k_closest import draw_normals
 from shoal.protocols.ddml.design_matrix import SparseInputs
-from shoal.protocols.ddml.instances import (
+from shoal.protocols.ddml.links import Link, compute_gradient, predict_means
+from shoal.protocols.ddml.merging import (
     Weights,
     add_step,
     draw_instances,
@@ -33,7 +34,6 @@ from shoal.protocols.ddml.instances import (
     round_to_grid,
     steady_variance,
 )
-from shoal.protocols.ddml.links import Link, compute_gradient, predict_means
 from shoal.protocols.ddml.noisy_step import ClosestStep, UpdateStep, make_step
 from shoal.protocols.ddml.params import DDMLParams, Merge
 from shoal.protocols.ddml.spam_calibration import compute_centre_and_spread, noise_deviation

@@ -18,7 +18,7 @@ from benchmarks.measure import Measure
 from shoal.entropy import SeededEntropy
 from shoal.mechanisms.laplace import get_laplace_sampler
 from shoal.protocols.ddml.analysis import survival
-from shoal.protocols.ddml.instances import add_step, merge_update, steady_variance
+from shoal.protocols.ddml.merging import add_step, merge_update, steady_variance
 
 INSTANCES = (2, 5, 10, 20, 30)
 RUNS = 10_000

@@ -24,7 +24,7 @@ from shoal.coordinator.ddml.instances import open_instance_store
 from shoal.coordinator.ddml.model_server import ModelServer
 from shoal.data.schema import Categorical, Schema, Text
 from shoal.entropy import SystemEntropy
-from shoal.protocols.ddml.instances import SpamFilterLike
+from shoal.protocols.ddml.merging import SpamFilterLike
 from shoal.protocols.ddml.params import DDMLParams, Merge
 from shoal.protocols.ddml.spam_filter import SpamFilter, SpamThresholds
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from shoal.entropy import Entropy
-from shoal.protocols.ddml.instances import LIMIT, Weights, add_step, round_to_grid
+from shoal.protocols.ddml.merging import LIMIT, Weights, add_step, round_to_grid
 
 
 def make_random_update(update: Weights, entropy: Entropy) -> Weights:

@@ -15,8 +15,8 @@ import numpy as np
 
 from shoal.data.schema import Categorical, Numeric
 from shoal.protocols.ddml.design_matrix import SparseInputs
-from shoal.protocols.ddml.instances import Weights, find_blend_factor, steady_variance
 from shoal.protocols.ddml.links import encode_targets
+from shoal.protocols.ddml.merging import Weights, find_blend_factor, steady_variance
 from shoal.protocols.ddml.model import GLM
 from shoal.protocols.ddml.noisy_step import make_step
 from shoal.protocols.ddml.params import DDMLParams

@@ -22,7 +22,7 @@ from shoal.privacy.events import Event, Unit
 from shoal.privacy.rounding import format_epsilon
 from shoal.protocols.ddml.analysis import compute_dynamics, internal_loss, paper_factors
 from shoal.protocols.ddml.design_matrix import InputDesign
-from shoal.protocols.ddml.instances import find_blend_factor
+from shoal.protocols.ddml.merging import find_blend_factor
 from shoal.protocols.ddml.messages import ID_BYTES, MESSAGES, DDMLDraw, DDMLUpdate
 from shoal.protocols.ddml.noisy_step import charge_update, make_step, price_update
 from shoal.protocols.ddml.params import DDMLParams

@@ -1,7 +1,8 @@
 """The interface between shoal and one protocol, and the records that pass through it.
 
 `shoal.study.anonml`, `ddml`, `sdq` and `pfds` implement `StudyProtocol`; `shoal.study.registry`
-has the table of them. No other module compares a protocol's name: it calls a method or reads an
+has the table of them. Outside of the files that are named after a protocol, only
+`shoal.report.sections.protocols` compares a protocol's name; other modules call a method or read an
 attribute of this class. A new protocol adds one implementation and one line in the table.
 
 Methods that make peers, aggregators or results import them when they are called. Reading and

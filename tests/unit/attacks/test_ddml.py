@@ -17,7 +17,7 @@ from shoal.attacks.ddml import (
     stretch_step,
 )
 from shoal.entropy import SeededEntropy
-from shoal.protocols.ddml.instances import LIMIT
+from shoal.protocols.ddml.merging import LIMIT
 
 DRAWN = np.array([10, -20, 30, LIMIT], np.int32)
 UPDATE = np.array([12, -25, 30, LIMIT - 5], np.int32)

@@ -13,7 +13,7 @@ from shoal.cli.hello.population import SCHEMA, make_people
 from shoal.data.schema import Categorical, Numeric, Schema
 from shoal.entropy import SeededEntropy
 from shoal.protocols.ddml.analysis import compute_dynamics
-from shoal.protocols.ddml.instances import find_blend_factor
+from shoal.protocols.ddml.merging import find_blend_factor
 from shoal.protocols.ddml.model import GLM
 from shoal.protocols.ddml.noisy_step import make_step
 from shoal.protocols.ddml.params import DDMLParams

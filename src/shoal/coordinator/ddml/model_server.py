@@ -6,7 +6,7 @@ standard deviation of the instances for the spam filter, and reads them again af
 updates.
 
 `ModelServer.update` checks the size, the epoch, the range and the spam filter, by the rule of
-`shoal.protocols.ddml.instances`, and then merges in one atomic step of the store. An update that
+`shoal.protocols.ddml.merging`, and then merges in one atomic step of the store. An update that
 looks like spam may be the retry of an update that was merged long ago: its id is looked up before
 it is rejected. A body is read in place (``np.frombuffer`` copies nothing; the range check is one
 pass without a temporary array); the stores document what they copy.
@@ -33,7 +33,7 @@ from shoal.coordinator.ddml.instances.base import (
 )
 from shoal.entropy import Entropy
 from shoal.errors import UsageError
-from shoal.protocols.ddml.instances import (
+from shoal.protocols.ddml.merging import (
     EPOCH_WINDOW,
     SpamFilterLike,
     compute_epoch,

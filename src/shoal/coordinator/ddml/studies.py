@@ -37,7 +37,7 @@ from shoal.coordinator.studies import StudyHandles
 from shoal.coordinator.submissions import RejectionCounter
 from shoal.entropy import Entropy
 from shoal.errors import RemoteProtocolError, StoreError
-from shoal.protocols.ddml.instances import LIMIT
+from shoal.protocols.ddml.merging import LIMIT
 from shoal.protocols.ddml.messages import ID_BYTES
 from shoal.study.ddml import DDMLResult
 from shoal.study.handle import StudyHandle

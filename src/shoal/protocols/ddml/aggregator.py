@@ -29,7 +29,7 @@ from shoal.errors import RemoteProtocolError
 from shoal.messages.base import Array, Message, Record
 from shoal.protocols.base import START, Abort, Aggregator, Effects, Finish, Moment, Send, WakeAt
 from shoal.protocols.ddml.design_matrix import Floats
-from shoal.protocols.ddml.instances import (
+from shoal.protocols.ddml.merging import (
     SpamFilterLike,
     Weights,
     compute_epoch,

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from shoal.errors import RemoteProtocolError
 from shoal.messages.base import Array, Message, Registry
-from shoal.protocols.ddml.instances import LIMIT, Weights, is_in_range
+from shoal.protocols.ddml.merging import LIMIT, Weights, is_in_range
 from shoal.protocols.ddml.params import DDMLParams
 
 ID_BYTES = 16

@@ -28,7 +28,7 @@ from shoal.mechanisms.sensitivity import ClippedVector
 from shoal.privacy.accountant import epsilon_to_rho
 from shoal.privacy.events import Event, Unit
 from shoal.privacy.rounding import float_from_grains, grains_up
-from shoal.protocols.ddml.instances import LIMIT, find_blend_factor
+from shoal.protocols.ddml.merging import LIMIT, find_blend_factor
 from shoal.protocols.ddml.params import (
     ADVERSARY,
     DDMLParams,

@@ -37,7 +37,7 @@ class CompiledPasses(NamedTuple):
 
 
 def blend(instance: Weights, update: Weights, part: float, merged: Weights) -> None:
-    """Compute `shoal.protocols.ddml.instances.merge_update` into ``merged``."""
+    """Compute `shoal.protocols.ddml.merging.merge_update` into ``merged``."""
     for i in range(len(merged)):
         old = np.float64(instance[i])
         merged[i] = np.int32(np.rint(old + part * (np.float64(update[i]) - old)))

@@ -25,8 +25,8 @@ from shoal.privacy.accountant import epsilon_to_rho
 from shoal.privacy.events import Relation, Scope, Unit
 from shoal.privacy.rounding import compute_share
 from shoal.protocols.ddml.design_matrix import InputDesign
-from shoal.protocols.ddml.instances import find_blend_factor, steady_variance
 from shoal.protocols.ddml.links import Link
+from shoal.protocols.ddml.merging import find_blend_factor, steady_variance
 
 NoiseMechanism = Literal["none", "each-weight", "laplace", "closest", "gaussian"]
 

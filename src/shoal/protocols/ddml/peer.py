@@ -44,8 +44,8 @@ from shoal.protocols.base import (
     unpriced_question_error,
 )
 from shoal.protocols.ddml.design_matrix import Columns, Floats, SparseInputs
-from shoal.protocols.ddml.instances import EPOCH_WINDOW, Weights, add_step, is_stale
 from shoal.protocols.ddml.links import compute_gradient, encode_targets
+from shoal.protocols.ddml.merging import EPOCH_WINDOW, Weights, add_step, is_stale
 from shoal.protocols.ddml.messages import (
     ID_BYTES,
     MESSAGES,

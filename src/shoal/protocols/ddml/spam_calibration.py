@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from shoal.entropy import Entropy
 from shoal.mechanisms.k_closest import draw_normals
-from shoal.protocols.ddml.instances import Weights, find_blend_factor, steady_variance
+from shoal.protocols.ddml.merging import Weights, find_blend_factor, steady_variance
 from shoal.protocols.ddml.noisy_step import (
     AdditiveStep,
     ClosestStep,

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.entropy import SeededEntropy
-from shoal.protocols.ddml.instances import LIMIT, OUT_OF_RANGE, Weights
+from shoal.protocols.ddml.merging import LIMIT, OUT_OF_RANGE, Weights
 from shoal.protocols.ddml.noisy_step import make_step
 from shoal.protocols.ddml.numba_passes import load_passes, make_contiguous
 from shoal.protocols.ddml.params import DDMLParams

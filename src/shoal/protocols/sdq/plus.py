@@ -39,12 +39,11 @@ import numpy as np
 from shoal.privacy.events import Event
 from shoal.privacy.rounding import compute_share
 from shoal.protocols.sdq.counting import compute_local_scores, count_table
+from shoal.protocols.sdq.level_tree import build_level_tree, build_naive_tree
 from shoal.protocols.sdq.model import DecisionTree
 from shoal.protocols.sdq.naive_bayes import (
     TABLES,
     Floats,
-    build_level_tree,
-    build_naive_tree,
     clamp_deviation,
     estimate_class_shares,
     estimate_marginal_likelihoods,

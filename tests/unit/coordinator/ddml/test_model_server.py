@@ -11,7 +11,7 @@ from shoal.coordinator.ddml.model_server import ModelServer, ReceivedUpdate, ope
 from shoal.data.schema import Categorical, Numeric, Schema
 from shoal.entropy import SeededEntropy
 from shoal.errors import StoreError, UsageError
-from shoal.protocols.ddml.instances import (
+from shoal.protocols.ddml.merging import (
     EPOCH_WINDOW,
     LIMIT,
     Weights,

@@ -33,7 +33,7 @@ from shoal.protocols.ddml.aggregator import (
     DDMLAggregatorState,
     RejectedUpdateCounts,
 )
-from shoal.protocols.ddml.instances import (
+from shoal.protocols.ddml.merging import (
     EPOCH_WINDOW,
     LIMIT,
     find_blend_factor,

@@ -25,8 +25,8 @@ from shoal.protocols.ddml.analysis import (
     survival,
 )
 from shoal.protocols.ddml.design_matrix import SparseInputs
-from shoal.protocols.ddml.instances import add_step, draw_instances, steady_variance, update_average
 from shoal.protocols.ddml.links import compute_gradient
+from shoal.protocols.ddml.merging import add_step, draw_instances, steady_variance, update_average
 
 Floats = npt.NDArray[np.float64]
 

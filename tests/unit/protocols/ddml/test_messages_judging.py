@@ -9,7 +9,7 @@ import pytest
 
 from shoal.errors import RemoteProtocolError
 from shoal.messages.base import Array
-from shoal.protocols.ddml.instances import EPOCH_WINDOW, LIMIT, compute_epoch, is_stale
+from shoal.protocols.ddml.merging import EPOCH_WINDOW, LIMIT, compute_epoch, is_stale
 from shoal.protocols.ddml.messages import future_epoch_error, read_weights
 from tests.support.ddml import STUDIES, some_weights
 

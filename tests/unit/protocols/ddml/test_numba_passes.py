@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shoal.protocols.ddml import numba_passes
-from shoal.protocols.ddml.instances import LIMIT, compute_moments, merge_update
+from shoal.protocols.ddml.merging import LIMIT, compute_moments, merge_update
 from shoal.protocols.ddml.numba_passes import CompiledPasses, Weights
 from shoal.protocols.ddml.spam_calibration import compute_centre_and_spread, pool_variances
 

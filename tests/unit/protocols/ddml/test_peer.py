@@ -29,7 +29,7 @@ from shoal.protocols.base import (
     run_input,
 )
 from shoal.protocols.ddml.design_matrix import InputDesign
-from shoal.protocols.ddml.instances import EPOCH_WINDOW, LIMIT, add_step
+from shoal.protocols.ddml.merging import EPOCH_WINDOW, LIMIT, add_step
 from shoal.protocols.ddml.messages import ID_BYTES, DDMLDraw, DDMLUpdate
 from shoal.protocols.ddml.noisy_step import AdditiveStep, make_step, price_update
 from shoal.protocols.ddml.params import DDMLParams

@@ -18,7 +18,7 @@ from shoal.attacks.ddml import (
 from shoal.data.schema import Categorical, Numeric, Schema, Text
 from shoal.entropy import SeededEntropy
 from shoal.protocols.ddml import spam_calibration
-from shoal.protocols.ddml.instances import (
+from shoal.protocols.ddml.merging import (
     LIMIT,
     OUT_OF_RANGE,
     add_step,

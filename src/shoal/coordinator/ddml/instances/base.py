@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import StoreError
-from shoal.protocols.ddml.instances import Weights, merge_update
+from shoal.protocols.ddml.merging import Weights, merge_update
 
 Body = bytes | memoryview
 """The weights of an update, as received."""

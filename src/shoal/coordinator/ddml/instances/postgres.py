@@ -36,7 +36,7 @@ from shoal.coordinator.ddml.instances.base import (
     stack_instances,
 )
 from shoal.coordinator.store.postgres import PostgresPool
-from shoal.protocols.ddml.instances import Weights
+from shoal.protocols.ddml.merging import Weights
 
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 

@@ -39,7 +39,7 @@ from shoal.coordinator.ddml.instances.base import (
     stack_instances,
 )
 from shoal.errors import StoreError, UsageError, require_extra
-from shoal.protocols.ddml.instances import Weights
+from shoal.protocols.ddml.merging import Weights
 
 _SECONDS = 10.0
 _PAUSE_SECONDS = 0.01

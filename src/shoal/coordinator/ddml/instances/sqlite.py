@@ -42,7 +42,7 @@ from shoal.coordinator.store.sqlite import (
     open_store_file,
     translate_errors,
 )
-from shoal.protocols.ddml.instances import Weights
+from shoal.protocols.ddml.merging import Weights
 
 _PAUSE_SECONDS = 0.005
 

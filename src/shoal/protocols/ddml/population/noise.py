@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from shoal.entropy import Entropy
 from shoal.mechanisms.k_closest import draw_normals
-from shoal.protocols.ddml.instances import LIMIT
+from shoal.protocols.ddml.merging import LIMIT
 from shoal.protocols.ddml.noisy_step import AdditiveStep, ClosestStep, NoiselessStep, UpdateStep
 from shoal.protocols.ddml.population.arrays import NoiseDraws
 

@@ -17,8 +17,8 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from shoal.protocols.ddml.instances import ETA, LIMIT, Weights
 from shoal.protocols.ddml.links import MAX_SCORE
+from shoal.protocols.ddml.merging import ETA, LIMIT, Weights
 from shoal.protocols.ddml.population.arrays import (
     CLOSEST,
     LOG,

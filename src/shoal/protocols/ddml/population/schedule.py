@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.entropy import Entropy
-from shoal.protocols.ddml.instances import find_blend_factor
+from shoal.protocols.ddml.merging import find_blend_factor
 from shoal.protocols.ddml.params import DDMLParams
 from shoal.protocols.ddml.population.arrays import ArrivalBatch
 

@@ -11,7 +11,7 @@ import pytest
 from shoal.entropy import SeededEntropy
 from shoal.mechanisms.laplace import DiscreteLaplace
 from shoal.mechanisms.sensitivity import ClippedVector
-from shoal.protocols.ddml.instances import LIMIT
+from shoal.protocols.ddml.merging import LIMIT
 from shoal.protocols.ddml.noisy_step import AdditiveStep, make_step
 from shoal.protocols.ddml.params import DDMLParams
 from shoal.protocols.ddml.population import noise as supply

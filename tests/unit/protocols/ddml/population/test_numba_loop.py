@@ -11,7 +11,7 @@ import pytest
 
 from shoal.data.schema import Categorical, Numeric, Schema
 from shoal.entropy import SeededEntropy
-from shoal.protocols.ddml.instances import LIMIT
+from shoal.protocols.ddml.merging import LIMIT
 from shoal.protocols.ddml.noisy_step import make_step
 from shoal.protocols.ddml.params import DDMLParams
 from shoal.protocols.ddml.peer import TrainingRows

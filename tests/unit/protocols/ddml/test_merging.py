@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.entropy import SeededEntropy
-from shoal.protocols.ddml.instances import (
+from shoal.protocols.ddml.merging import (
     BLEND,
     EPOCH_WINDOW,
     LIMIT,
