@@ -15,7 +15,7 @@ from shoal.data.tables import Table
 from shoal.errors import UsageError
 from shoal.text import escape_text
 
-MOST_LISTED = 20
+MAX_LISTED = 20
 _MAX_NAME_LENGTH = 80
 
 
@@ -87,7 +87,7 @@ def pick_study(name: str, studies: Mapping[str, str], where: str) -> str:
         return found[0]
     listed = "; ".join(
         f"{escape_text(studies[digest][:_MAX_NAME_LENGTH])} ({digest[:12]})"
-        for digest in (found or list(studies))[:MOST_LISTED]
+        for digest in (found or list(studies))[:MAX_LISTED]
     )
     quoted = f'"{escape_text(name[:_MAX_NAME_LENGTH])}"' if name else "without a name"
     why = f"{where}: {listed}." if listed else f"{where}: no study."

@@ -22,7 +22,7 @@ from shoal.text import escape_text
 _STDIN = "-"
 _DIGEST_PATTERN = re.compile(r"[0-9a-f]{64}")
 _KEY_PATTERN = re.compile(r"(?:[0-9a-fA-F][\s-]?){64}")
-_MOST_CHARACTERS = 1_000
+_MAX_CHARACTERS = 1_000
 
 
 def close(
@@ -102,7 +102,7 @@ async def _close_study(url: str, study: str, key: str, ca: Path | None) -> dict[
         "short": shorten_digest(bytes.fromhex(digest)),
         "title": found["title"],
         "status": found["status"],
-        "reason": " ".join(reason[:_MOST_CHARACTERS].split()) if isinstance(reason, str) else None,
+        "reason": " ".join(reason[:_MAX_CHARACTERS].split()) if isinstance(reason, str) else None,
         "model": f"{client.url}{study_route(digest, 'model')}"
         if found["status"] == "done"
         else None,
@@ -145,9 +145,9 @@ def _prompt_key() -> str:
 def _read_key_file(name: str) -> str:
     try:
         if name == _STDIN:
-            return sys.stdin.read(_MOST_CHARACTERS)
+            return sys.stdin.read(_MAX_CHARACTERS)
         with Path(name).open(encoding="ascii", errors="replace") as file:
-            return file.read(_MOST_CHARACTERS)
+            return file.read(_MAX_CHARACTERS)
     except (OSError, ValueError) as error:
         reason = (
             error.strerror

@@ -45,7 +45,7 @@ from shoal.protocols.anonml.questions import (
 from shoal.protocols.anonml.script import AnonMLScript, Tallies
 from shoal.protocols.anonml.variants import make_script
 from shoal.simulation.diagnostics import (
-    MOST_CELLS,
+    MAX_CELLS,
     Details,
     compute_calibration,
     describe_participation,
@@ -150,7 +150,7 @@ def make_histograms(
     }
     n_people, found = len(rows.chosen_labels), []
     for feature in model.schema.features:
-        if count_cells(feature) > MOST_CELLS:
+        if count_cells(feature) > MAX_CELLS:
             continue
         whole = CellQuestion("", None, (feature,), script.params.n_labels)
         true = (np.bincount(whole.find_cells(rows), minlength=whole.n_cells) / n_people).reshape(
@@ -388,11 +388,11 @@ def check_rows(split: Split) -> Split:
     SpecError
         ``SIM-002``: people have several rows, and AnonML asks about one.
     """
-    most = 1 if split.people is None else int(np.bincount(split.people).max())
-    if most > 1:
+    max_rows = 1 if split.people is None else int(np.bincount(split.people).max())
+    if max_rows > 1:
         raise SpecError(
             "SIM-002",
-            f"AnonML asks each person about one row; people of this table have up to {most}.",
+            f"AnonML asks each person about one row; people of this table have up to {max_rows}.",
         )
     return split
 

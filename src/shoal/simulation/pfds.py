@@ -35,7 +35,7 @@ from shoal.protocols.pfds.script import TABLES, SecureSumScript, choose_budget
 from shoal.protocols.pfds.tables import assign_attributes, count_tables, price_tables
 from shoal.releases.quality import MAX_WEIGHTS
 from shoal.simulation.diagnostics import (
-    MOST_CELLS,
+    MAX_CELLS,
     Details,
     compute_model_calibration,
     compute_pfds_exposure,
@@ -73,7 +73,7 @@ from shoal.study.spec import Study
 ALL_ROWS = "all rows"
 """Name of the only class if the label is a number."""
 
-MOST_ROWS = 5_000
+MAX_ROWS = 5_000
 """Rows that a diagnostic model learns from: enough to compare released rows with real ones."""
 
 AttributeCounts = Iterator[tuple[int, Floats, Floats, float]]
@@ -217,7 +217,7 @@ def compute_marginals(params: PFDSParams, released: PFDSRows, real: PFDSRows) ->
         for feature, start, end in zip(
             params.coded_schema.features, params.starts[:-1], params.starts[1:], strict=True
         )
-        if end - start <= MOST_CELLS
+        if end - start <= MAX_CELLS
     ]
 
 
@@ -226,11 +226,11 @@ def fit_regression(params: PFDSParams, rows: PFDSRows) -> UnreleasedModel | None
     if not len(rows) or params.n_cells * params.n_models > MAX_WEIGHTS:
         return None
     # Tables are often sorted, so evenly spaced rows are taken.
-    evenly = np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).astype(np.int64)
+    evenly = np.linspace(0, len(rows) - 1, min(len(rows), MAX_ROWS)).astype(np.int64)
     return fit_ridge_model(params, rows.take(evenly))
 
 
-MOST_PERSONAL_MODELS = 20
+MAX_PERSONAL_MODELS = 20
 """Holders, drawn at random, with personal models that are tested."""
 _DIGEST_BYTES = 32
 
@@ -403,7 +403,7 @@ def _make_details(
     """Return the diagnostics of a run."""
     sharers, real = shared.sharers, shared.rows.take(shared.used)
     released = _merge_datasets(
-        params, shared.draw_released_rows(replace(params, size=min(params.size, MOST_ROWS)), task)
+        params, shared.draw_released_rows(replace(params, size=min(params.size, MAX_ROWS)), task)
     )
     # The model of variant paper is already a regression on released rows.
     models = {
@@ -442,7 +442,7 @@ def score_personal_models(
     Holders that dropped out are among them: they read the release also.
     """
     tested = np.sort(
-        np.argsort(entropy.words(params.n_holders, np.uint64), kind="stable")[:MOST_PERSONAL_MODELS]
+        np.argsort(entropy.words(params.n_holders, np.uint64), kind="stable")[:MAX_PERSONAL_MODELS]
     ).tolist()
     rows, released = shared.rows, _merge_datasets(params, shared.datasets)
     personal, own = [], []
@@ -521,7 +521,7 @@ def measure_messages(
     del plan, joint
     params, entropy = task.params, task.entropy.spawn("machines")
     assert isinstance(params, PFDSParams)
-    if params.n_holders > machines.MOST_MEMBERS[params.trust]:
+    if params.n_holders > machines.MAX_MEMBERS[params.trust]:
         return None
     aggregator, peers = make_machines(task, split)
     if params.trust == "secure-sum" or params.variant == "paper":

@@ -319,7 +319,7 @@ def measure_messages(
     params = task.params
     assert isinstance(params, SDQParams)
     is_joint = params.noise == "two-selected" or has_choices(params)
-    if params.n_databases > machines.MOST_MEMBERS[params.trust] or (is_joint and not joint):
+    if params.n_databases > machines.MAX_MEMBERS[params.trust] or (is_joint and not joint):
         return None
     return machines.run_and_measure(
         make_machines(task, split),

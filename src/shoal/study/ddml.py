@@ -499,8 +499,8 @@ def forecast_ddml(params: DDMLParams) -> list[Forecast]:
         compute_dynamics(params.n_instances, find_blend_factor(params.merge)),
         _estimate_curvature(params),
     )
-    most = params.gamma() * moved.pace * curvature * n
-    parts = min(n, math.ceil(min(max(most, _MIN_PARTS), _MAX_PARTS)))
+    wanted = params.gamma() * moved.pace * curvature * n
+    parts = min(n, math.ceil(min(max(wanted, _MIN_PARTS), _MAX_PARTS)))
     each = n / parts
     epochs = (np.arange(parts) + 0.5) * each // params.epoch_updates
     eta = np.array([params.gamma(int(epoch)) for epoch in epochs]) * moved.pace

@@ -285,7 +285,7 @@ class StudyProtocol(ABC):
 
     def scale_starter(self, size: int) -> dict[str, tuple[int, str]]:
         """Return keys of the starter study with values for `size` rows, each with a remark."""
-        remark = "half of the rows: change it as you like; with fewer the study ends without result"
+        remark = "half of the rows: change it; a study with fewer ends without a result"
         return {"minimum": (max(1, size // 2), remark)}
 
     # Price and label
@@ -466,5 +466,5 @@ def describe_organisations(study: Study, n_members: int, noun: str) -> str:
     asked = study.participation
     return (
         f"{format_count(n_members, noun)} (at least {asked.minimum:,} must answer) with "
-        f"{asked.size:,} rows in all, a public guess"
+        f"{asked.size:,} rows in total (a public estimate)"
     )

@@ -194,12 +194,12 @@ class SDQProtocol(StudyProtocol):
         n_tables = len(params.arities) if last.partition("/")[0] == "tables" else 1
         # A tree with a split, or the table of an attribute, has at least this number of counts.
         # Half of their mean separates the classes.
-        fewest = min(params.arities) * params.n_classes
+        min_counts = min(params.arities) * params.n_classes
         return [
             Forecast(
                 "noise on a count of the last table, in records (standard deviation)",
                 compute_deviation(params, script.prices[last].epsilon, n_tables),
-                useless_from=params.size / fewest / 2,
+                useless_from=params.size / min_counts / 2,
             )
         ]
 
@@ -411,8 +411,12 @@ def _check_numbers(study: Study, table: SDQ, members: DeclaredRoster) -> Iterato
 
 
 def _check_committee(table: SDQ, n_features: int) -> Iterator[StudyProblem]:
-    n, c, most = table.n_databases, table.max_colluders, min(table.n_databases, MAX_COMMITTEE)
-    if table.choice == "mpc" and compute_committee_size(c) > most:
+    n, c, max_members = (
+        table.n_databases,
+        table.max_colluders,
+        min(table.n_databases, MAX_COMMITTEE),
+    )
+    if table.choice == "mpc" and compute_committee_size(c) > max_members:
         yield StudyProblem(
             "SPEC-021",
             ("sdq", "choice"),
@@ -423,7 +427,7 @@ def _check_committee(table: SDQ, n_features: int) -> Iterator[StudyProblem]:
                 if n <= MAX_COMMITTEE
                 else f"A committee has at most {MAX_COMMITTEE}."
             ),
-            f'choice = "sums", or max_colluders = {(most - 1) // 2}',
+            f'choice = "sums", or max_colluders = {(max_members - 1) // 2}',
         )
     elif table.choice == "mpc" and n * n_features > MAX_SCORES:
         yield StudyProblem(

@@ -43,7 +43,7 @@ def test_instance_spread_is_that_of_the_theory(merge: Any, in_flight: int) -> No
     sigma = make_step(params).deviation * 2.0**-params.fraction_bits
     assert told["k"] == 10 and told["sigma_squared"] == pytest.approx(sigma**2, rel=1e-5)
     assert told["expected"] == pytest.approx(
-        compute_dynamics(10, find_blend_factor(merge), in_flight).spread * sigma**2, rel=0.01
+        compute_dynamics(10, find_blend_factor(merge), in_flight).variance * sigma**2, rel=0.01
     )
     if merge == "discard" and in_flight == 0:
         assert told["expected"] == pytest.approx(10 / 2 * sigma**2, rel=1e-5), "DDML, Theorem 1"

@@ -40,7 +40,7 @@ def format_tree_lines(point: Mapping[str, Any]) -> list[str]:
 
 _FAR_FACTOR = 2
 """From this factor on, a declared size is far from the number of rows."""
-_MOST_NAMED = 4
+_MAX_NAMED = 4
 """Most points of a sweep that a warning names."""
 _BASELINES = {
     "most_common": "most common class",
@@ -194,7 +194,7 @@ def _warn_about_guessing(result: Mapping[str, Any]) -> list[str]:
 
 def _describe_points(measure: str, guessing: float, points: Sequence[Mapping[str, Any]]) -> str:
     """Return the score of guessing and of each point, with enough digits to differ."""
-    named = points[:_MOST_NAMED]
+    named = points[:_MAX_NAMED]
     first, *values = format_distinct(
         [guessing, *(point["scores"][measure]["value"] for point in named)],
         lambda value, n_more: _format_score(measure, value, n_more),
@@ -210,8 +210,8 @@ def _describe_points(measure: str, guessing: float, points: Sequence[Mapping[str
         for point, value in zip(named, values, strict=True)
     ]
     more = (
-        f"; and {format_count(len(points) - _MOST_NAMED, 'other point')}"
-        if len(points) > _MOST_NAMED
+        f"; and {format_count(len(points) - _MAX_NAMED, 'other point')}"
+        if len(points) > _MAX_NAMED
         else ""
     )
     return f"{first} ({'; '.join(each)}{more})"

@@ -49,8 +49,8 @@ TICKET_HEADER, TOKEN_HEADER = b"shoal-ticket", b"shoal-token"
 KNOWN_MILLISECONDS = 10_000
 """How long an enrolled key is assumed to stay enrolled; it may have left."""
 
-_MOST_KNOWN = 100_000
-_MOST_AT_ONCE, _MOST_TOKENS = 256, 64
+_MAX_KNOWN = 100_000
+_MAX_AT_ONCE, _MAX_TOKENS = 256, 64
 _TICKET = re.compile(rf"([0-9a-f]{{{2 * TICKET_BYTES}}}) ([0-9]{{1,9}})")
 _TOKEN = re.compile(rf"([0-9a-f]{{{2 * TOKEN_BYTES}}}) ([0-9]{{1,9}})")
 _NUMBER = re.compile(r"[^?]*\?number=([0-9]{1,9})")
@@ -93,7 +93,7 @@ class _NumberedAdmission(Admission):
     def __init__(self, store: Store, study: str, n_updates: int, executor: Executor) -> None:
         self._study, self._n_updates = study, n_updates
         self._use = CallBatcher[SubmissionName, SubmissionOutcome](
-            lambda names: list(store.use_names(study, names)), executor, _MOST_AT_ONCE
+            lambda names: list(store.use_names(study, names)), executor, _MAX_AT_ONCE
         )
 
     async def use(self, name: SubmissionName) -> None:
@@ -122,7 +122,7 @@ class SignedAdmission(_NumberedAdmission):
         super().__init__(store, study, n_updates, executor)
         self._now = now
         self._find_name = CallBatcher[bytes, str | None](
-            lambda keys: [store.find_name(study, key) for key in keys], executor, _MOST_AT_ONCE
+            lambda keys: [store.find_name(study, key) for key in keys], executor, _MAX_AT_ONCE
         )
         self._seen: dict[bytes, int] = {}
 
@@ -149,7 +149,7 @@ class SignedAdmission(_NumberedAdmission):
             return True
         if await self._find_name(key) is None:
             return False
-        if len(self._seen) >= _MOST_KNOWN:
+        if len(self._seen) >= _MAX_KNOWN:
             self._seen.clear()
         self._seen[key] = now
         return True
@@ -198,7 +198,7 @@ class TokenAdmission(_NumberedAdmission):
         self._slots = TokenSlots(manifest)
         verifier = TokenVerifier(manifest.issuer_key, compute_scope(manifest))
         self._verify = CallBatcher[PresentedToken, bool](
-            verifier.verify_many, token_executor, _MOST_TOKENS
+            verifier.verify_many, token_executor, _MAX_TOKENS
         )
 
     async def check(self, target: str, body: bytes, credential: str | None) -> SubmissionName:  # noqa: ARG002

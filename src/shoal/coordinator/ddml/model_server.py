@@ -35,7 +35,7 @@ from shoal.entropy import Entropy
 from shoal.errors import UsageError
 from shoal.protocols.ddml.merging import (
     EPOCH_WINDOW,
-    SpamFilterLike,
+    SpamFilterProtocol,
     compute_epoch,
     compute_moments,
     draw_instances,
@@ -165,7 +165,7 @@ class ModelServer:
         params: DDMLParams,
         study: str,
         store: InstanceStore,
-        spam_filter: SpamFilterLike | None,
+        spam_filter: SpamFilterProtocol | None,
         entropy: Entropy,
         on_reject: Callable[[str], object] | None = None,
     ) -> None:
@@ -336,7 +336,7 @@ class ModelServer:
         form_fault = self._find_form_fault(update_id, epoch, body)
         if form_fault is not None:
             return form_fault
-        fault = find_content_fault(as_weights(body), epoch, self._judge)
+        fault = find_content_fault(as_weights(body), epoch, self._update_test)
         is_repeated = fault is not None and self._store.has_update(self._study, update_id, epoch)
         return "repeated" if is_repeated else fault
 
@@ -365,9 +365,11 @@ class ModelServer:
 
     def _refresh_statistics(self) -> None:
         self._refreshed_at = self._n_merged
-        self._centre, spread = compute_moments(self._store.load_instances(self._study))
-        self._judge = (
-            None if self._spam_filter is None else self._spam_filter.gauge(self._centre, spread)
+        self._centre, deviation = compute_moments(self._store.load_instances(self._study))
+        self._update_test = (
+            None
+            if self._spam_filter is None
+            else self._spam_filter.make_test(self._centre, deviation)
         )
 
     def _update_average(self) -> None:

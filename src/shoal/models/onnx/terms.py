@@ -206,7 +206,7 @@ def _add_term(graph: OnnxGraph, parts: list[_FeatureInput], weights: Floats, cen
     n_scores = len(weights)
     table = weights.reshape(n_scores, *(_count_inputs(part) for part in parts))
     for axis, part in enumerate(parts, 1):
-        table = np.moveaxis(_spread_weights(np.moveaxis(table, axis, -1), part, centred), -1, axis)
+        table = np.moveaxis(_pad_weights(np.moveaxis(table, axis, -1), part, centred), -1, axis)
     position = add_joint_position(
         graph, [part.position for part in parts], [part.size for part in parts]
     )
@@ -225,14 +225,14 @@ def _count_inputs(part: _FeatureInput) -> int:
     return part.size - 2 if part.feature.n_bins is not None else 1 + part.feature.missing
 
 
-def _spread_weights(weights: Floats, part: _FeatureInput, centred: bool) -> Floats:
+def _pad_weights(weights: Floats, part: _FeatureInput, centred: bool) -> Floats:
     """Return the term of each position, ``(..., size)``, from weights ``(..., width)``."""
     zero = np.zeros((*weights.shape[:-1], 1))
     if part.feature.n_bins is None:
         return weights if part.feature.missing else np.concatenate([weights, zero], axis=-1)
     # The reference category is first and the unknown one last; neither has a weight.
-    spread: Floats = np.concatenate([zero, weights, zero], axis=-1)
-    return spread - weights.sum(axis=-1, keepdims=True) / part.feature.n_bins if centred else spread
+    padded: Floats = np.concatenate([zero, weights, zero], axis=-1)
+    return padded - weights.sum(axis=-1, keepdims=True) / part.feature.n_bins if centred else padded
 
 
 def add_additive_log_odds(graph: OnnxGraph, model: AdditiveModel) -> str:

@@ -155,7 +155,7 @@ class AnonMLAggregator(Aggregator[AnonMLAggregatorState]):
             raise RemoteProtocolError(
                 "ANONML-001",
                 f"{sender} answered question {message.question} of phase {message.phase}, which "
-                "belongs to others.",
+                "is not assigned to its ticket.",
                 why="The ticket determines a sender's questions.",
             )
         if message.phase < state.phase:

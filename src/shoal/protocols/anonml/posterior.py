@@ -126,9 +126,9 @@ def _fit_candidates(feature: LinearObservations) -> tuple[Floats, Floats]:
         KA = compute_kernel(feature.shape, feature.shares, length) @ design.T
         eigenvalues, U = np.linalg.eigh(design @ KA)
         z = U.T @ feature.values
-        spread = 1 + _TAU2[:, None] * np.maximum(eigenvalues, 0)
-        logs.append(-0.5 * (z**2 / spread + np.log(spread)).sum(1))
-        deltas.append(_TAU2[:, None] * ((z / spread) @ (KA @ U).T))
+        variances = 1 + _TAU2[:, None] * np.maximum(eigenvalues, 0)
+        logs.append(-0.5 * (z**2 / variances + np.log(variances)).sum(1))
+        deltas.append(_TAU2[:, None] * ((z / variances) @ (KA @ U).T))
     likelihood = np.array(logs)
     return np.exp(likelihood - likelihood.max()), np.array(deltas)
 
@@ -415,8 +415,8 @@ def _estimate_label_shares(
         variances.append(np.full(2, label_bit.variance / 4))
     weights = 1 / np.array(variances)
     pooled = (np.array(means) * weights).sum(0) / weights.sum(0)
-    least = _MIN_LABELS / n_labels
-    return least + norm_sub(pooled - least, 1 - _MIN_LABELS)
+    min_share = _MIN_LABELS / n_labels
+    return min_share + norm_sub(pooled - min_share, 1 - _MIN_LABELS)
 
 
 def _fit_label(

@@ -166,8 +166,10 @@ def _is_encoded(part: Feature | Text, column: npt.NDArray[Any]) -> bool:
         )
     if column.dtype.kind not in "iuf":
         return False
-    gone = np.isnan(column)
-    return bool(np.all(np.where(gone, part.missing, (column >= part.low) & (column <= part.high))))
+    is_missing = np.isnan(column)
+    return bool(
+        np.all(np.where(is_missing, part.missing, (column >= part.low) & (column <= part.high)))
+    )
 
 
 def _is_gram_list(part: Text, grams: Any) -> bool:

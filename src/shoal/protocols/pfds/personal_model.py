@@ -23,7 +23,7 @@ from shoal.protocols.pfds.model import PooledModel, UnreleasedModel
 from shoal.protocols.pfds.params import Floats, Ints, PFDSParams, PFDSRows
 from shoal.protocols.pfds.script import compute_affordable_budget
 
-FEWEST_ROWS = 10
+MIN_ROWS = 10
 """Smallest number of rows for a personal model.
 
 With fewer rows, or rows of one class only, a holder keeps the pooled model.
@@ -41,11 +41,11 @@ similar rows.
 PRECISION_OF_SCALE = 3.0
 PRECISION_OF_FEATURES = 30.0
 PRECISION_OF_INTERCEPT = 0.01
-LEAST_VARIANCE = 0.02
+MIN_VARIANCE = 0.02
 """Variance of one holder's weight around an exact pooled weight: holders differ."""
-MOST_VARIANCE = 0.33
+MAX_VARIANCE = 0.33
 """Largest variance of a holder's weight around a pooled weight, however noisy that is."""
-LEAST_SQUARES = 1e-9
+MIN_SQUARES = 1e-9
 
 
 def fit_personal_model(model: PooledModel, rows: PFDSRows, entropy: Entropy) -> PersonalModel:
@@ -101,7 +101,7 @@ def fit_personal_model(model: PooledModel, rows: PFDSRows, entropy: Entropy) -> 
     pooled = np.vstack([model.weights, model.intercepts])
     personal, blended, shares = pooled.copy(), pooled.copy(), np.ones(params.n_models)
     for one, targets in enumerate(compute_targets(params, rows).T):
-        if len(rows) < FEWEST_ROWS or np.ptp(targets) == 0:
+        if len(rows) < MIN_ROWS or np.ptp(targets) == 0:
             continue
         basis = make_basis(params, pooled[:, one])
         prior = make_pooled_prior(design.present, basis, pooled[-1, one], model.variances[:, one])
@@ -165,7 +165,7 @@ def make_pooled_prior(
     is added to each; its variance grows with the noise of the pooled weight.
     """
     k = basis.shape[1] - 1
-    free = 1 / (LEAST_VARIANCE + np.minimum(variances[present[:-1]], MOST_VARIANCE))
+    free = 1 / (MIN_VARIANCE + np.minimum(variances[present[:-1]], MAX_VARIANCE))
     centre = np.concatenate([[1.0], np.zeros(k + len(free)), [intercept]])
     precision = np.concatenate(
         [[PRECISION_OF_SCALE], np.full(k, PRECISION_OF_FEATURES), free, [PRECISION_OF_INTERCEPT]]
@@ -213,7 +213,7 @@ def compute_blend(tries: Floats, targets: Floats, is_number: bool) -> Floats:
     scores = blends @ tries
     if is_number:
         squares = np.sum((scores - targets) ** 2, axis=1)
-        losses = len(targets) / 2 * squares / max(squares.min(), LEAST_SQUARES)
+        losses = len(targets) / 2 * squares / max(squares.min(), MIN_SQUARES)
     else:
         losses = np.sum(np.logaddexp(0, scores) - targets * scores, axis=1)
     losses += blends @ np.array(BLEND_PENALTIES[: len(tries)])

@@ -22,7 +22,7 @@ def build_level_tree(
     joint: Floats,
     deviation: float,
     shares: Floats,
-    given: Sequence[Floats],
+    likelihoods: Sequence[Floats],
 ) -> DecisionTree:
     """Build the tree that splits on one attribute at each level.
 
@@ -36,7 +36,7 @@ def build_level_tree(
         ``(cells, L)`` noisy counts in the joint cells of the attributes.
     deviation
         Standard deviation of the noise on each of them.
-    shares, given
+    shares, likelihoods
         Shares of the classes, and P(cell | class) of each of the attributes.
     """
     arities = _list_arities(schema, attributes)
@@ -48,7 +48,7 @@ def build_level_tree(
         chances.append(
             back_off(
                 counts[-1],
-                compute_naive_bayes(shares, given[:level]),
+                compute_naive_bayes(shares, likelihoods[:level]),
                 deviation * math.sqrt(n_cells / n_nodes),
             )
         )
@@ -59,11 +59,11 @@ def build_level_tree(
 
 
 def build_naive_tree(
-    schema: Schema, attributes: Sequence[int], shares: Floats, given: Sequence[Floats]
+    schema: Schema, attributes: Sequence[int], shares: Floats, likelihoods: Sequence[Floats]
 ) -> DecisionTree:
     """Build the same tree from naive Bayes alone; its nodes have no counts."""
     chances = np.concatenate(
-        [compute_naive_bayes(shares, given[:level]) for level in range(len(attributes) + 1)]
+        [compute_naive_bayes(shares, likelihoods[:level]) for level in range(len(attributes) + 1)]
     )
     return _build_complete_tree(schema, attributes, np.full(chances.shape, np.nan), chances)
 

@@ -36,7 +36,7 @@ from shoal.protocols.sdq.script import (
 
 Floats = npt.NDArray[np.float64]
 
-_STRENGTH = 4.0
+_PRIOR_STRENGTH = 4.0
 """Weight of a cell's prior in rows, in standard deviations of the cell's noise."""
 _SMOOTHING = 1.0
 """Rows that are added to each count of a small table, in standard deviations of its noise."""
@@ -59,18 +59,18 @@ def estimate_class_shares(noisy_counts: Floats, deviation: float) -> Floats:
 def estimate_likelihoods(noisy_counts: Floats, deviation: float) -> Floats:
     """Return P(cell | class) of an attribute's noisy counts, both ``(cells, L)``; none is zero."""
     smooth = np.maximum(noisy_counts, 0) + _SMOOTHING * clamp_deviation(deviation)
-    given: Floats = smooth / smooth.sum(axis=0)
-    return given
+    likelihoods: Floats = smooth / smooth.sum(axis=0)
+    return likelihoods
 
 
-def compute_naive_bayes(shares: Floats, given: Sequence[Floats]) -> Floats:
+def compute_naive_bayes(shares: Floats, likelihoods: Sequence[Floats]) -> Floats:
     """Return the class probabilities in each joint cell of some attributes, ``(cells, L)``.
 
     The last attribute varies fastest.
     """
     logs = np.log(shares)[np.newaxis, :]
-    for one in given:
-        logs = (logs[:, np.newaxis, :] + np.log(one)).reshape(-1, len(shares))
+    for table in likelihoods:
+        logs = (logs[:, np.newaxis, :] + np.log(table)).reshape(-1, len(shares))
     odds = np.exp(logs - logs.max(axis=1, keepdims=True))
     chances: Floats = odds / odds.sum(axis=1, keepdims=True)
     return chances
@@ -108,8 +108,10 @@ def back_off(noisy_counts: Floats, prior: Floats, deviation: float) -> Floats:
     array([[0.55, 0.45],
            [0.2 , 0.8 ]])
     """
-    weighed = np.maximum(noisy_counts, 0) + _STRENGTH * clamp_deviation(deviation) * prior
-    chances: Floats = weighed / weighed.sum(axis=1, keepdims=True)
+    weighted_counts = (
+        np.maximum(noisy_counts, 0) + _PRIOR_STRENGTH * clamp_deviation(deviation) * prior
+    )
+    chances: Floats = weighted_counts / weighted_counts.sum(axis=1, keepdims=True)
     return chances
 
 
@@ -211,6 +213,6 @@ class SDQNaiveBayesScript(SDQScript):
         return state.replace(step=state.step + 1)
 
     def build_model(self, state: SDQScriptState, answers: Answers) -> AdditiveModel:
-        shares, given = read_tables(self.params, answers[0], self._epsilon)
-        scores = tuple(np.log(one / (one @ shares)[:, np.newaxis]).T for one in given)
+        shares, likelihoods = read_tables(self.params, answers[0], self._epsilon)
+        scores = tuple(np.log(table / (table @ shares)[:, np.newaxis]).T for table in likelihoods)
         return AdditiveModel(self.params.schema, shares, scores)

@@ -32,7 +32,7 @@ from shoal.report.html import Markup, tag
 
 _PLOT, _SQUARE_PLOT = 190.0, 220.0
 """Height of a plot, and of one with a diagonal."""
-_MOST_DOTS = 40
+_MAX_DOTS = 40
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ def _draw_curve(one: Curve, across: Scale, up: Scale) -> Markup:
 
 def _draw_dots(one: Curve, across: Scale, up: Scale) -> list[Markup]:
     """Draw a dot for each of few points, with a whisker if a single point has a band."""
-    if len(one.points) > _MOST_DOTS or one.is_step:
+    if len(one.points) > _MAX_DOTS or one.is_step:
         return []
     parts = []
     for i, (x, y) in enumerate(one.points):

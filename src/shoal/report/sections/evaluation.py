@@ -52,7 +52,7 @@ from shoal.simulation.sweep import format_settings, format_value
 _INTERVAL_NOTE = (
     "the band is the 95 % interval of the mean over runs (Student's t); a single run has none"
 )
-_MOST_TICKS = 7
+_MAX_TICKS = 7
 
 
 @dataclass
@@ -127,7 +127,7 @@ def _draw_privacy_charts(group: Sequence[_SweepSeries]) -> Iterator[Markup]:
     axis = Axis(
         format_epsilon_axis(first),
         is_log=True,
-        ticks=tuple(ticks) if len(ticks) <= _MOST_TICKS else None,
+        ticks=tuple(ticks) if len(ticks) <= _MAX_TICKS else None,
     )
     against = " / ".join(
         dict.fromkeys(point.total.adversary for _, point, _ in points if point.total is not None)
@@ -160,7 +160,7 @@ def make_sweeps_section(view: RunView) -> Section | None:
                 )
         values = sorted({x for series in group.values() for x, _, _ in series.points})
         is_log = values[0] > 0 and values[-1] / values[0] >= 10
-        axis = Axis(key, is_log=is_log, ticks=tuple(values) if len(values) <= _MOST_TICKS else None)
+        axis = Axis(key, is_log=is_log, ticks=tuple(values) if len(values) <= _MAX_TICKS else None)
         charts += [
             _draw_sweep_chart(measure, list(group.values()), axis, [], "")
             for measure in view.point.scores
@@ -386,7 +386,7 @@ def _make_audit(one: AuditDocument, colour: str) -> Markup:
     )
 
 
-_MOST_PHASES = 24
+_MAX_PHASES = 24
 
 
 def make_participation_section(view: RunView) -> Section | None:
@@ -413,8 +413,8 @@ def make_participation_section(view: RunView) -> Section | None:
         figure_block(chart, (who, "number"), [(name, f"{n:,}") for name, n, _ in rows])
     ]
     if len(found.phases) > 1:
-        shown = [(phase.name, f"{phase.n:,}") for phase in found.phases[:_MOST_PHASES]]
-        more = len(found.phases) - _MOST_PHASES
+        shown = [(phase.name, f"{phase.n:,}") for phase in found.phases[:_MAX_PHASES]]
+        more = len(found.phases) - _MAX_PHASES
         body += [
             make_table(("phase", "answers"), shown),
             make_paragraph(f"And {more:,} more phases.") if more > 0 else Markup(""),

@@ -51,9 +51,9 @@ from shoal.report.views import RunView
 from shoal.study.spec import Study
 from shoal.text import clean_text, format_count
 
-_MOST_FEATURES, _MOST_CELLS, _MOST_CLASSES = 12, 24, 6
-_MOST_WEIGHTS = 20
-_MOST_NODES = 40
+_MAX_FEATURES, _MAX_CELLS, _MAX_CLASSES = 12, 24, 6
+_MAX_WEIGHTS = 20
+_MAX_NODES = 40
 _Z_95 = 1.96
 """Standard errors to each side of a 95 % interval."""
 
@@ -75,7 +75,7 @@ def make_histograms_section(view: RunView) -> Section | None:
         if has_truth
         else ""
     )
-    rest = len(found) - _MOST_FEATURES
+    rest = len(found) - _MAX_FEATURES
     more = (
         make_paragraph(f"{format_count(rest, 'other feature')} in run.json.") if rest > 0 else None
     )
@@ -83,12 +83,12 @@ def make_histograms_section(view: RunView) -> Section | None:
         "histograms",
         "Estimated tables",
         lead,
-        join([make_figure_grid(map(_draw_histogram, found[:_MOST_FEATURES])), more]),
+        join([make_figure_grid(map(_draw_histogram, found[:_MAX_FEATURES])), more]),
     )
 
 
 def _draw_histogram(one: FeatureHistogram) -> Markup:
-    classes = one.classes[:_MOST_CLASSES]
+    classes = one.classes[:_MAX_CLASSES]
     rows, shown = [], []
     for i, cell in enumerate(one.cells):
         row = []
@@ -96,7 +96,7 @@ def _draw_histogram(one: FeatureHistogram) -> Markup:
             value = one.estimated[i][j]
             error = None if one.error is None else one.error[i][j]
             truth = None if one.true is None else one.true[i][j]
-            if j < _MOST_CLASSES:
+            if j < _MAX_CLASSES:
                 row.append(
                     Bar(
                         value,
@@ -114,7 +114,7 @@ def _draw_histogram(one: FeatureHistogram) -> Markup:
                     "–" if truth is None else _format_share(truth),
                 )
             )
-        if i < _MOST_CELLS:
+        if i < _MAX_CELLS:
             rows.append(BarRow(truncate(cell, 40), row))
     keys = [
         LegendKey(truncate(name, 24), get_class_colour(j), shape="box")
@@ -131,13 +131,13 @@ def _draw_histogram(one: FeatureHistogram) -> Markup:
         keys=keys,
     )
     hidden = (
-        [f"{format_count(len(one.cells) - _MOST_CELLS, 'cell')} more"]
-        if len(one.cells) > _MOST_CELLS
+        [f"{format_count(len(one.cells) - _MAX_CELLS, 'cell')} more"]
+        if len(one.cells) > _MAX_CELLS
         else []
     )
     hidden += (
-        [f"{len(one.classes) - _MOST_CLASSES} more classes"]
-        if len(one.classes) > _MOST_CLASSES
+        [f"{len(one.classes) - _MAX_CLASSES} more classes"]
+        if len(one.classes) > _MAX_CLASSES
         else []
     )
     caption = name + (f" ({' and '.join(hidden)} in the numbers)" if hidden else "")
@@ -163,7 +163,7 @@ def make_weights_section(found: Sequence[ModelWeight], colour: str) -> Section |
     """Return the largest weights, each with its noise if that is known."""
     if not found:
         return None
-    shown = found[:_MOST_WEIGHTS]
+    shown = found[:_MAX_WEIGHTS]
     classes = {one.class_ for one in found}
     of = (
         f" for class {truncate(next(iter(classes)) or '', 40)}"
@@ -242,7 +242,7 @@ def make_tree_section(document: Mapping[str, Any]) -> Section | None:
     model = read_model(document)
     if not isinstance(model.protocol_model, DecisionTree):
         return None
-    picture = Markup(model.protocol_model.to_svg(max_nodes=_MOST_NODES).strip())
+    picture = Markup(model.protocol_model.to_svg(max_nodes=_MAX_NODES).strip())
     whole = tag(
         "details",
         tag("summary", "As text"),
@@ -267,7 +267,7 @@ def make_model_weights_section(document: Mapping[str, Any], colour: str) -> Sect
     )
 
 
-_MOST_LISTED_FEATURES = 40
+_MAX_LISTED_FEATURES = 40
 CARD_LEAD = "Read this before you use the model. It also lists uses that are not allowed."
 
 
@@ -320,8 +320,8 @@ def _describe_features(study: Study) -> str:
     schema = study.schema()
     named = [clean_text(name) for name in (*schema.names, *(text.name for text in schema.texts))]
     rest = (
-        f" and {len(named) - _MOST_LISTED_FEATURES} more"
-        if len(named) > _MOST_LISTED_FEATURES
+        f" and {len(named) - _MAX_LISTED_FEATURES} more"
+        if len(named) > _MAX_LISTED_FEATURES
         else ""
     )
     ranges = (
@@ -329,7 +329,7 @@ def _describe_features(study: Study) -> str:
         if any(isinstance(feature, Numeric) for feature in schema.features)
         else "public categories"
     )
-    return f"{', '.join(named[:_MOST_LISTED_FEATURES])}{rest}, with {ranges}."
+    return f"{', '.join(named[:_MAX_LISTED_FEATURES])}{rest}, with {ranges}."
 
 
 def _format_measures(view: RunView) -> Markup:

@@ -35,7 +35,7 @@ from shoal.report.views import RunView
 from shoal.study.spec import Study
 from shoal.text import format_count
 
-_MOST_FEATURES, _MOST_CELLS = 12, 24
+_MAX_FEATURES, _MAX_CELLS = 12, 24
 _MODEL_KINDS = {
     "anonml": "Additive scores of cells",
     "ddml": "A linear model",
@@ -159,8 +159,8 @@ def make_exposure_section(view: RunView) -> Section | None:
     )
 
 
-def _list_integer_ticks(most: int) -> tuple[float, ...] | None:
-    return tuple(map(float, range(most + 1))) if most <= 12 else None
+def _list_integer_ticks(maximum: int) -> tuple[float, ...] | None:
+    return tuple(map(float, range(maximum + 1))) if maximum <= 12 else None
 
 
 def make_released_section(view: RunView) -> Section | None:
@@ -178,9 +178,9 @@ def make_released_section(view: RunView) -> Section | None:
             )
         )
     body.append(
-        make_figure_grid(_draw_marginal(view, one) for one in details.marginals[:_MOST_FEATURES])
+        make_figure_grid(_draw_marginal(view, one) for one in details.marginals[:_MAX_FEATURES])
     )
-    rest = len(details.marginals) - _MOST_FEATURES
+    rest = len(details.marginals) - _MAX_FEATURES
     if rest > 0:
         body.append(make_paragraph(f"{format_count(rest, 'other feature')} in run.json."))
     lead = (
@@ -233,7 +233,7 @@ def _draw_marginal(view: RunView, one: FeatureMarginal) -> Markup:
         f"Shares of {name} in released and in real rows",
         [
             BarRow(truncate(cell, 40), [Bar(share, view.colour), Bar(truth, GREY, "dashed")])
-            for cell, share, truth in cells[:_MOST_CELLS]
+            for cell, share, truth in cells[:_MAX_CELLS]
         ],
         axis=Axis("share of rows", "share", low=0.0),
         description=f"{format_count(len(cells), 'cell')} of {name}; the numbers are in the table "

@@ -236,9 +236,11 @@ def _find_best_without_privacy(
     points: ForecastPoints, sizes: Sequence[int], target: Target, own: dict[str, dict[str, float]]
 ) -> float | None:
     """Return the best known value of the target's measure without privacy, on the most rows."""
-    most = max(sizes)
+    max_size = max(sizes)
     baselines = (
-        points.score_baselines({"size": most}) if most > points.study.participation.size else own
+        points.score_baselines({"size": max_size})
+        if max_size > points.study.participation.size
+        else own
     )
     known = [
         scores[target.measure]

@@ -29,9 +29,9 @@ from shoal.simulation.sweep import Settings, vary
 from shoal.study.plan import Plan, make_plan
 from shoal.study.spec import Study
 
-MOST_ROWS = 2_000_000
+MAX_ROWS = 2_000_000
 """Rows of the largest population that is simulated."""
-_MOST_COMPARED = 50_000
+_MAX_COMPARED = 50_000
 """Rows that the model without privacy learns from: more would hardly improve it."""
 _QUICK_ROWS = 20_000
 _HALF = 0.5
@@ -90,11 +90,11 @@ def make_varied_plan(study: Study, settings: Settings) -> Plan:
     found = make_plan(vary(study, settings))
     make_simulation_params(found.study)
     n_rows = count_rows(found.study)
-    if n_rows > MOST_ROWS:
+    if n_rows > MAX_ROWS:
         raise UsageError(
             "USAGE-001",
             f"A population of {n_rows:,} rows is too large for a forecast.",
-            fix=f"Give sizes of at most {MOST_ROWS:,} rows.",
+            fix=f"Give sizes of at most {MAX_ROWS:,} rows.",
         )
     return found
 
@@ -224,7 +224,7 @@ class ForecastPoints:
         Each fold of the source is tested once. Baselines that are missing in a fold are left out.
         """
         study = make_varied_plan(self.study, settings).study
-        n_rows, params = min(count_rows(study), _MOST_COMPARED), make_simulation_params(study)
+        n_rows, params = min(count_rows(study), _MAX_COMPARED), make_simulation_params(study)
         results = self._run(
             [
                 ForecastTrial(params, n_rows, self.config.seed, fold, kind="yardsticks")

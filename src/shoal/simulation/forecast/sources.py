@@ -49,7 +49,7 @@ from shoal.text import escape_text, format_count
 
 N_FOLDS = 4
 """Parts of the public rows; each in turn is the test set of the others."""
-MOST_TEST_ROWS = 5_000
+MAX_TEST_ROWS = 5_000
 """Most rows of a part to test a model on; more would hardly change the scores."""
 N_GROUPS = 6
 """Groups of test rows. Each is left out once, to estimate how scores depend on the test rows."""
@@ -162,7 +162,7 @@ class PublicRows:
         """Return the test rows of a part, in a random order that keeps a person's rows together."""
         row_ranks = self._ranks[self.units]
         rows = np.flatnonzero(row_ranks % self.n_folds == fold)
-        return rows[np.argsort(row_ranks[rows], kind="stable")][:MOST_TEST_ROWS]
+        return rows[np.argsort(row_ranks[rows], kind="stable")][:MAX_TEST_ROWS]
 
     @property
     def n_pool(self) -> float:
@@ -222,7 +222,7 @@ N_TEST_ROWS = 10_000
 
 _MISSING = "missing"
 _TOLERANCE = 0.01
-_MOST_NAMES = 8
+_MAX_NAMES = 8
 _TABLES = TomlFileFormat(
     "FORECAST-001",
     "file of public tables",
@@ -367,8 +367,8 @@ def load_tables(path: str | os.PathLike[str], study: Study, seed: int) -> Declar
 
 
 def _format_names(names: Sequence[str]) -> str:
-    return ", ".join(map(escape_text, names[:_MOST_NAMES])) + (
-        " and others" if len(names) > _MOST_NAMES else ""
+    return ", ".join(map(escape_text, names[:_MAX_NAMES])) + (
+        " and others" if len(names) > _MAX_NAMES else ""
     )
 
 

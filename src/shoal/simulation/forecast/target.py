@@ -18,7 +18,7 @@ from shoal.text import escape_text
 
 MAX_SEARCH_ROWS = 200_000
 """Rows of the largest population that a search tries."""
-_MOST_STEPS = 8
+_MAX_STEPS = 8
 _SMALLEST = 20
 
 
@@ -99,7 +99,7 @@ def find_required_size(
     tried = sorted(set(sizes))
     sign = -1 if target.measure in SMALLER_IS_BETTER else 1
     wanted = sign * target.value
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         _, worse, better = _compute_curves(points, target.measure, tried)
         is_beyond = without_privacy is not None and max(sign * without_privacy, better[-1]) < wanted
         is_early, is_late = (

@@ -24,11 +24,11 @@ def draw_counts(seed: int, *shape: int) -> np.ndarray:
 def test_level_tree_has_the_sums_of_its_table() -> None:
     schema, attributes = make_schema((2, 5, 3, 4), 2), [2, 0, 3]
     joint = draw_counts(7, 3 * 2 * 4, 2)
-    shares, given = (
+    shares, likelihoods = (
         estimate_class_shares(joint.sum(axis=0), 2.0),
         estimate_marginal_likelihoods(joint, (3, 2, 4), 2.0),
     )
-    tree = build_level_tree(schema, attributes, joint, 2.0, shares, given)
+    tree = build_level_tree(schema, attributes, joint, 2.0, shares, likelihoods)
     assert tree.splits.tolist() == [2] + [0] * 3 + [3] * 6 + [-1] * 24
     for node in range(len(tree)):
         if tree.children(node):
@@ -37,11 +37,11 @@ def test_level_tree_has_the_sums_of_its_table() -> None:
             )
     assert (tree.counts[-24:] == joint).all()
     assert tree.chances[-24:] == pytest.approx(
-        back_off(joint, compute_naive_bayes(shares, given), 2.0)
+        back_off(joint, compute_naive_bayes(shares, likelihoods), 2.0)
     )
     # A node above has the noise of all cells below it.
     assert tree.chances[1:4] == pytest.approx(
-        back_off(tree.counts[1:4], compute_naive_bayes(shares, given[:1]), 2.0 * np.sqrt(8))
+        back_off(tree.counts[1:4], compute_naive_bayes(shares, likelihoods[:1]), 2.0 * np.sqrt(8))
     )
     row = {"a0": np.array([1]), "a1": np.array([4]), "a2": np.array([2]), "a3": np.array([3])}
     assert tree.probabilities(row) == pytest.approx(tree.chances[-1:])
@@ -50,18 +50,18 @@ def test_level_tree_has_the_sums_of_its_table() -> None:
 
 def test_naive_tree_has_chances_of_naive_bayes() -> None:
     schema = make_schema((2, 3), 2)
-    shares, given = (
+    shares, likelihoods = (
         np.array([0.3, 0.7]),
         [
             estimate_likelihoods(draw_counts(8, 3, 2), 1.0),
             estimate_likelihoods(draw_counts(9, 2, 2), 1.0),
         ],
     )
-    tree = build_naive_tree(schema, [1, 0], shares, given)
+    tree = build_naive_tree(schema, [1, 0], shares, likelihoods)
     assert tree.splits.tolist() == [1, 0, 0, 0] + [-1] * 6
     assert np.isnan(tree.counts).all()
     assert tree.chances[0] == pytest.approx(shares) and tree.chances[-6:] == pytest.approx(
-        compute_naive_bayes(shares, given)
+        compute_naive_bayes(shares, likelihoods)
     )
     assert from_plain(tree.to_plain()).splits.tolist() == tree.splits.tolist()
 

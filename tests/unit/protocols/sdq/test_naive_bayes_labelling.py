@@ -34,12 +34,12 @@ def test_clamp_deviation_is_at_least_one() -> None:
 
 @pytest.mark.parametrize("deviation", [0.0, 30.0, 1e9])
 def test_shares_and_likelihoods_are_positive_and_add_up(deviation: float) -> None:
-    shares, given = (
+    shares, likelihoods = (
         estimate_class_shares(np.array([-40.0, 0.0, 900.0]), deviation),
         estimate_likelihoods(draw_counts(1, 4, 3) - 30, deviation),
     )
-    assert shares.min() > 0 and given.min() > 0
-    assert shares.sum() == pytest.approx(1) and given.sum(axis=0) == pytest.approx(1)
+    assert shares.min() > 0 and likelihoods.min() > 0
+    assert shares.sum() == pytest.approx(1) and likelihoods.sum(axis=0) == pytest.approx(1)
     assert np.argmax(shares) == 2
 
 
@@ -59,19 +59,21 @@ def test_likelihoods_approach_uniform_with_more_noise() -> None:
 
 def test_compute_naive_bayes_is_bayes_rule_in_each_cell() -> None:
     shares = estimate_class_shares(draw_counts(2, 3) + 20, 1.0)
-    given = [
+    likelihoods = [
         estimate_likelihoods(draw_counts(3 + j, arity, 3), 1.0) for j, arity in enumerate(ARITIES)
     ]
-    chances = compute_naive_bayes(shares, given)
+    chances = compute_naive_bayes(shares, likelihoods)
     for place, cells in enumerate(itertools.product(*map(range, ARITIES))):
-        odds = shares * np.prod([one[cell] for one, cell in zip(given, cells, strict=True)], axis=0)
+        odds = shares * np.prod(
+            [one[cell] for one, cell in zip(likelihoods, cells, strict=True)], axis=0
+        )
         assert chances[place] == pytest.approx(odds / odds.sum())
     assert compute_naive_bayes(shares, []) == pytest.approx(shares[np.newaxis])
 
 
 def test_naive_bayes_of_many_sure_attributes_stays_finite() -> None:
-    given = [np.array([[1 - 1e-12, 1e-12], [1e-12, 1 - 1e-12]])] * 10
-    chances = compute_naive_bayes(np.array([0.5, 0.5]), given)
+    likelihoods = [np.array([[1 - 1e-12, 1e-12], [1e-12, 1 - 1e-12]])] * 10
+    chances = compute_naive_bayes(np.array([0.5, 0.5]), likelihoods)
     assert np.isfinite(chances).all() and chances[0, 0] == 1 and chances[-1, 1] == 1
 
 

@@ -38,8 +38,10 @@ Body = bytes | memoryview
 Floats = npt.NDArray[np.float64]
 
 ScrubOutcome = Literal["done", "begun", "blocked"]
-"""Earlier versions are erased from the disk; or will be soon, without another call; or stay,
-because another process was in the way.
+"""Whether earlier versions of the instances are erased from the disk.
+
+``done``: they are erased. ``begun``: the database erases them in the background, without another
+call. ``blocked``: they are still there, because another process prevented the erasure.
 """
 
 WEIGHT = np.dtype("<i4")
