@@ -280,6 +280,8 @@ def _placeholder(node: ast.expr) -> str:
             return f"«n» {noun}s"
         case ast.Call(func=ast.Name(id="len")):
             return "«n»"
+        case ast.Call(func=ast.Name(id="describe_rows")):
+            return "«rows» are"
         case ast.Call(func=ast.Name(id=name), args=[inner, *_]) if name not in _OTHER:
             return _placeholder(inner)
         case ast.Call(func=ast.Attribute(value=inner)) | ast.Subscript(value=inner):

@@ -507,7 +507,7 @@ def _check_options(repeats: int, holder: str | None, holders: int | None) -> Non
         raise UsageError(
             "USAGE-001",
             f"--holders {holders} is out of range.",
-            fix=f"Give a number from 3 to {MAX_DATABASES:,}.",
+            fix=f"Give a number from 1 to {MAX_DATABASES:,}.",
         )
 
 

@@ -359,8 +359,8 @@ class PFDSClassifier(SimulatedClassifier, PFDSEstimator):
         ``"local"``: every holder adds all of the noise. ``"secure-sum"`` (variant ``plus``): only
         sums are read, with a share of the noise from each holder.
     delta
-        Probability that the guarantee fails, with trust ``secure-sum`` only, for Gaussian noise; 0
-        for pure differential privacy.
+        Limits how often the loss may exceed epsilon; with trust ``secure-sum`` only, for Gaussian
+        noise. 0 is pure differential privacy.
     max_colluders
         C: holders that may collude with readers of the sums. None allows a third of them.
     n_sharers
