@@ -77,9 +77,9 @@ async def _close_study(url: str, study: str, key: str, ca: Path | None) -> dict[
     network_path = parse_via(None, url, entropy, ca=ca)
     async with Client(url, SystemClock(), entropy, network_path=network_path) as client:
         titles = {
-            one["digest"]: one["title"]
-            for one in await client.fetch_studies()
-            if _DIGEST_PATTERN.fullmatch(one["digest"])
+            listed["digest"]: listed["title"]
+            for listed in await client.fetch_studies()
+            if _DIGEST_PATTERN.fullmatch(listed["digest"])
         }
         digest = pick_study(study, titles, f"At {escape_text(client.url)}")
         try:
@@ -91,20 +91,22 @@ async def _close_study(url: str, study: str, key: str, ca: Path | None) -> dict[
                     "store."
                 )
             raise
-        found = next((one for one in await client.fetch_studies() if one["digest"] == digest), None)
-    if found is None:
+        closed = next(
+            (listed for listed in await client.fetch_studies() if listed["digest"] == digest), None
+        )
+    if closed is None:
         raise TransportError(
             "NET-002", "The coordinator accepted the request, but does not list the study any more."
         )
-    reason = found.get("reason")
+    reason = closed.get("reason")
     return {
         "study": digest,
         "short": shorten_digest(bytes.fromhex(digest)),
-        "title": found["title"],
-        "status": found["status"],
+        "title": closed["title"],
+        "status": closed["status"],
         "reason": " ".join(reason[:_MAX_CHARACTERS].split()) if isinstance(reason, str) else None,
         "model": f"{client.url}{study_route(digest, 'model')}"
-        if found["status"] == "done"
+        if closed["status"] == "done"
         else None,
     }
 

@@ -71,10 +71,10 @@ class SingleFlightCache(Generic[T]):
 
     async def get(self, name: str, make: Callable[[], T]) -> T:
         """Return the value of a name; make it if it is not in the cache."""
-        found = self._cache.get(name)
-        if found is None:
+        value = self._cache.get(name)
+        if value is None:
             async with self._lock:
-                found = self._cache.get(name)
-                if found is None:
-                    found = self._cache.put(name, await run_in_threadpool(make))
-        return found
+                value = self._cache.get(name)
+                if value is None:
+                    value = self._cache.put(name, await run_in_threadpool(make))
+        return value

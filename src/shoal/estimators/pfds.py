@@ -203,8 +203,8 @@ class PFDSEstimator(SimulatedEstimator):
         self.sharers_ = tuple(names[number] for number in sharers)
         shared_by = self.sharers_ if self.variant == "paper" else (None,)
         self.datasets_ = tuple(
-            self._make_shared_dataset(X, one, owner)
-            for one, owner in zip(datasets, shared_by, strict=True)
+            self._make_shared_dataset(X, dataset, owner)
+            for dataset, owner in zip(datasets, shared_by, strict=True)
         )
         # Folds of a holder's own rows need no secret source. With a seed, personal models do not
         # depend on the order in which they are requested.

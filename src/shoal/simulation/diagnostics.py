@@ -195,7 +195,7 @@ def round_values(values: npt.ArrayLike) -> Any:
 
     def cut(value: Any) -> Any:
         return (
-            [cut(one) for one in value]
+            [cut(item) for item in value]
             if isinstance(value, list)
             else float(f"{value:.{_DIGITS}g}")
         )

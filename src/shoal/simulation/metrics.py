@@ -188,7 +188,7 @@ def average_scores(
     kind = type(several[0])
     return kind(
         *(
-            math.fsum(getattr(one, part.name) for one in several) / len(several)
+            math.fsum(getattr(scores, part.name) for scores in several) / len(several)
             for part in fields(kind)
         )
     )

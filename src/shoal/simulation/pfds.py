@@ -131,13 +131,13 @@ def make_histograms(
         if params.trust == "local"
         else _iterate_sums(params, answers, sharers, rows)
     )
-    label, found = params.label, []
+    label, histograms = params.label, []
     for attribute, noisy, true, deviation in tables:
         feature = params.coded_schema.features[attribute]
         if isinstance(label, Categorical):
             histogram = make_count_histogram(feature, label.values, noisy, deviation, true)
         else:
-            noisy_total, true_total = (one.sum(axis=1, keepdims=True) for one in (noisy, true))
+            noisy_total, true_total = (table.sum(axis=1, keepdims=True) for table in (noisy, true))
             histogram = make_count_histogram(
                 feature,
                 (ALL_ROWS,),
@@ -145,8 +145,8 @@ def make_histograms(
                 math.sqrt(params.n_sides) * deviation,
                 true_total,
             )
-        found += [] if histogram is None else [histogram]
-    return found
+        histograms += [] if histogram is None else [histogram]
+    return histograms
 
 
 def _iterate_sums(
@@ -156,8 +156,8 @@ def _iterate_sums(
     deviation = 0.0 if mechanism is None else math.sqrt(mechanism.variance(len(sharers))) / GRID
     true = count_tables(params, rows, range(len(params.arities)))
     noisy, exact = (
-        np.split(one.reshape(-1, params.n_sides) / GRID, params.starts[1:-1])
-        for one in (answers[0], true)
+        np.split(counts.reshape(-1, params.n_sides) / GRID, params.starts[1:-1])
+        for counts in (answers[0], true)
     )
     for attribute, pair in enumerate(zip(noisy, exact, strict=True)):
         yield attribute, *pair, deviation
@@ -203,7 +203,7 @@ def compute_marginals(params: PFDSParams, released: PFDSRows, real: PFDSRows) ->
     """
     if not len(released) or not len(real):
         return []
-    one, other = (
+    released_shares, real_shares = (
         np.bincount(rows.cells.ravel(), minlength=params.n_cells) / len(rows)
         for rows in (released, real)
     )
@@ -211,8 +211,8 @@ def compute_marginals(params: PFDSParams, released: PFDSRows, real: PFDSRows) ->
         {
             "feature": feature.name,
             "cells": list(cell_names(feature)),
-            "released": round_values(one[start:end]),
-            "true": round_values(other[start:end]),
+            "released": round_values(released_shares[start:end]),
+            "true": round_values(real_shares[start:end]),
         }
         for feature, start, end in zip(
             params.coded_schema.features, params.starts[:-1], params.starts[1:], strict=True
@@ -466,13 +466,15 @@ def _merge_datasets(params: PFDSParams, datasets: Sequence[Dataset]) -> PFDSRows
         np.zeros((0, len(params.arities)), np.int64), np.zeros((0, params.n_sides), np.int64)
     )
     return _concatenate_rows(
-        nothing, *(PFDSRows.from_columns(params, one.columns, one.labels) for one in datasets)
+        nothing,
+        *(PFDSRows.from_columns(params, dataset.columns, dataset.labels) for dataset in datasets),
     )
 
 
 def _concatenate_rows(*parts: PFDSRows) -> PFDSRows:
     return PFDSRows(
-        np.concatenate([one.cells for one in parts]), np.concatenate([one.sides for one in parts])
+        np.concatenate([part.cells for part in parts]),
+        np.concatenate([part.sides for part in parts]),
     )
 
 

@@ -178,12 +178,12 @@ def compute_odds(
         else (_PRESENCE_GUESS[scope.unit], _REPLACE_GUESS[scope.unit])
     )
     if scope.relation is Relation.REPLACE:
-        found = [Odds(value, epsilon, delta, by, provided)]
+        odds = [Odds(value, epsilon, delta, by, provided)]
     else:
         twice = float_from_grains(2 * grains_up(epsilon))
         worse = min(1.0, delta * compute_delta_growth(epsilon) * (1 + 1e-14))
-        found = [
+        odds = [
             Odds(presence, epsilon, delta, by, provided),
             Odds(f"{value}, and knows that the data is there", twice, worse, by, provided),
         ]
-    return (*([] if total is None else [Odds(_REPLACE_GUESS[Unit.UPDATE], *total)]), *found)
+    return (*([] if total is None else [Odds(_REPLACE_GUESS[Unit.UPDATE], *total)]), *odds)

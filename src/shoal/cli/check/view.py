@@ -267,5 +267,5 @@ def is_promising(forecast: Mapping[str, Any]) -> bool:
         compared[name][measure] for name in ("most_common", "mean_label") if name in compared
     ]
     if is_lower_better(measure):
-        return all(score["high"] < one for one in guessed)
-    return all(score["low"] > one for one in guessed)
+        return all(score["high"] < guess for guess in guessed)
+    return all(score["low"] > guess for guess in guessed)

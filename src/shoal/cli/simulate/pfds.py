@@ -67,7 +67,10 @@ def _describe_gain(points: Sequence[Mapping[str, Any]], repeats: int) -> str:
         [point["at_home"] for point in points],
         max(point["n_holders"] for point in points),
     )
-    minimum, maximum = min(one["n_holders"] for one in told), max(one["n_holders"] for one in told)
+    minimum, maximum = (
+        min(gain["n_holders"] for gain in told),
+        max(gain["n_holders"] for gain in told),
+    )
     tried = (
         format_count(maximum, "holder")
         if minimum == maximum

@@ -81,10 +81,10 @@ def parse_fields(content_type: str, body: bytes) -> dict[str, bytes]:
         pairs = _parse_parts(body, parameters)
     else:
         raise _unreadable_form_error("Its content type is not that of a form.")
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise _unreadable_form_error("A field occurs twice.")
-    return found
+    return fields
 
 
 def _parse_pairs(body: bytes) -> list[tuple[str, bytes]]:
@@ -106,10 +106,10 @@ def _parse_pairs(body: bytes) -> list[tuple[str, bytes]]:
 
 
 def _parse_parts(body: bytes, parameters: str) -> list[tuple[str, bytes]]:
-    found = _BOUNDARY.search(parameters)
-    if found is None:
+    match = _BOUNDARY.search(parameters)
+    if match is None:
         raise _unreadable_form_error("Its content type has no boundary.")
-    fence = b"\r\n--" + (found[1] or found[2]).encode("latin-1", "replace")
+    fence = b"\r\n--" + (match[1] or match[2]).encode("latin-1", "replace")
     first, *parts = (b"\r\n" + body).split(fence, MAX_FIELDS + 1)
     if first or not parts or parts.pop().rstrip(b"\r\n") != b"--":
         raise _unreadable_form_error("It is incomplete or has too many fields.")

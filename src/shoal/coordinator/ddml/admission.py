@@ -135,14 +135,14 @@ class SignedAdmission(_NumberedAdmission):
                 "The key that signed this update is not enrolled.",
                 fix="Enrol first: shoal join",
             )
-        found = _NUMBER.fullmatch(target)
-        if found is None or int(found[1]) >= self._n_updates:
+        match = _NUMBER.fullmatch(target)
+        if match is None or int(match[1]) >= self._n_updates:
             raise RequestError(
                 400,
                 "HOST-006",
                 f"The query's number is not one whole number from 0 to {self._n_updates - 1}.",
             )
-        return _make_name(b"shoal ddml signed update 1\x00", key, int(found[1]), body)
+        return _make_name(b"shoal ddml signed update 1\x00", key, int(match[1]), body)
 
     async def _is_enrolled(self, key: bytes, now: int) -> bool:
         if abs(now - self._seen.get(key, -KNOWN_MILLISECONDS)) < KNOWN_MILLISECONDS:
@@ -161,15 +161,15 @@ class TicketAdmission(_NumberedAdmission):
     header: ClassVar[bytes | None] = TICKET_HEADER
 
     async def check(self, target: str, body: bytes, credential: str | None) -> SubmissionName:  # noqa: ARG002
-        found = _TICKET.fullmatch(credential or "")
-        if found is None or int(found[2]) >= self._n_updates:
+        match = _TICKET.fullmatch(credential or "")
+        if match is None or int(match[2]) >= self._n_updates:
             raise RemoteProtocolError(
                 "AUTH-001",
                 "The update carries no ticket, or one for more updates than the study has.",
             )
-        ticket = bytes.fromhex(found[1])
+        ticket = bytes.fromhex(match[1])
         return _make_name(
-            b"shoal ddml update 1\x00", ticket, int(found[2]), body, hashlib.sha256(ticket).digest()
+            b"shoal ddml update 1\x00", ticket, int(match[2]), body, hashlib.sha256(ticket).digest()
         )
 
 
@@ -202,15 +202,15 @@ class TokenAdmission(_NumberedAdmission):
         )
 
     async def check(self, target: str, body: bytes, credential: str | None) -> SubmissionName:  # noqa: ARG002
-        found = _TOKEN.fullmatch(credential or "")
-        if found is None or int(found[2]) >= self._n_updates:
+        match = _TOKEN.fullmatch(credential or "")
+        if match is None or int(match[2]) >= self._n_updates:
             raise RemoteProtocolError(
                 "AUTH-001",
                 "The update carries no token, or one for more updates than the study has.",
             )
-        token = bytes.fromhex(found[1])
+        token = bytes.fromhex(match[1])
         if not await self._verify(
-            PresentedToken(token, self._slots.encode_context(int(found[2])), body, 0)
+            PresentedToken(token, self._slots.encode_context(int(match[2])), body, 0)
         ):
             raise RemoteProtocolError("TOKEN-001", "The update's token is not valid for it.")
         return SubmissionName(hash_pseudonym(read_pseudonym(token)), hashlib.sha256(body).digest())

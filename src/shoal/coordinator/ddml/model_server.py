@@ -185,14 +185,14 @@ class ModelServer:
         self._epoch_updates, self._n_expected = params.epoch_updates, params.n_expected
         self._average_every = self._k if params.averaging else 0
         wanted = (params.n_instances, params.n_weights)
-        found = store.find_shape(study)
-        if found is None:
+        shape = store.find_shape(study)
+        if shape is None:
             variance = (
                 steady_variance(self._k, self._blend_factor) * make_step(params).deviation ** 2
             )
             store.create(study, draw_instances(*wanted, variance, entropy))
         else:
-            check_shape(study, found, wanted)
+            check_shape(study, shape, wanted)
         # A killed process has left earlier instances that it would have removed.
         self.tidy()
         self._refresh_statistics()
@@ -311,10 +311,10 @@ class ModelServer:
         return self.tidy(_CLOSE_SECONDS)
 
     def _update_batch(self, updates: Sequence[ReceivedUpdate]) -> list[str]:
-        faults = [self._find_fault(*one) for one in updates]
+        faults = [self._find_fault(*update) for update in updates]
         due = [
-            PendingUpdate(self._entropy.below(self._k), *one)
-            for one, fault in zip(updates, faults, strict=True)
+            PendingUpdate(self._entropy.below(self._k), *update)
+            for update, fault in zip(updates, faults, strict=True)
             if fault is None
         ]
         merged = iter(self._store.merge_many(self._study, due, self._blend_factor) if due else ())

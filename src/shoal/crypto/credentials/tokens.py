@@ -174,13 +174,13 @@ class TokenVerifier:
                 verdicts[claim.index] = True
         return verdicts
 
-    def _parse_token(self, index: int, one: PresentedToken) -> _TokenClaim:
+    def _parse_token(self, index: int, presented: PresentedToken) -> _TokenClaim:
         """Return a token's points, each in the subgroup, its scalars and its challenge.
 
         Raise `MalformedError` for any other bytes.
         """
-        token = one.token
-        if len(token) != TOKEN_BYTES or not 0 <= one.partition < 1 << 8 * PARTITION_BYTES:
+        token = presented.token
+        if len(token) != TOKEN_BYTES or not 0 <= presented.partition < 1 << 8 * PARTITION_BYTES:
             raise MalformedError("length")
         try:
             responses = [
@@ -193,15 +193,15 @@ class TokenVerifier:
             raise MalformedError("zero")
         encoded = [token[i : i + POINT_BYTES] for i in range(0, _POINTS_END, POINT_BYTES)]
         points = [self._decode_point(data) for data in encoded]
-        base, base_bytes = self._cached_context_point(one.context)
-        scalar = self._cached_partition_scalar(one.partition)
+        base, base_bytes = self._cached_context_point(presented.context)
+        scalar = self._cached_partition_scalar(presented.partition)
         N, *shown, U = encoded
         hashed = encode_challenge(
             self._scheme,
             [(0, int(scalar))],
             shown,
             (N, base_bytes, U),
-            make_proof_header(one.context, one.message),
+            make_proof_header(presented.context, presented.message),
         )
         c = self._scalar.from_be_bytes_mod_order(expand_message(hashed, self._scheme.tag, 48))
         return _TokenClaim(index, base, scalar, points, responses, c)

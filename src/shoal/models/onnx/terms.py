@@ -282,20 +282,24 @@ def add_vote_sums(graph: OnnxGraph, model: VoteModel) -> tuple[str, str]:
         for feature in features
     ]
     classifiers, n_labels = model.vote.classifiers, model.vote.n_labels
-    total = sum(one.weight for one in classifiers)
+    total = sum(classifier.weight for classifier in classifiers)
     no_vote = np.zeros(n_labels)
     votes, chances = (
         [add_repeated_row(graph, no_vote, columns)],
         [add_repeated_row(graph, no_vote if total else no_vote + 1 / n_labels, columns)],
     )
-    for one in classifiers:
-        position = add_joint_position(graph, [positions[j] for j in one.features], one.n_bins)
-        hard = one.weight * np.eye(n_labels)[one.probabilities.argmax(axis=1)]
+    for classifier in classifiers:
+        position = add_joint_position(
+            graph, [positions[j] for j in classifier.features], classifier.n_bins
+        )
+        hard = classifier.weight * np.eye(n_labels)[classifier.probabilities.argmax(axis=1)]
         votes.append(graph.add_op("Gather", graph.add_constant(hard), position))
         if total:
             chances.append(
                 graph.add_op(
-                    "Gather", graph.add_constant(one.weight / total * one.probabilities), position
+                    "Gather",
+                    graph.add_constant(classifier.weight / total * classifier.probabilities),
+                    position,
                 )
             )
     return graph.add_sum(votes), graph.add_sum(chances)

@@ -76,7 +76,7 @@ class AnonMLAggregatorState(Record):
 
     def to_tallies(self) -> Tallies:
         """Return all counts, by phase and question."""
-        return tuple(tuple(one.to_tally() for one in phase) for phase in self.counted)
+        return tuple(tuple(counts.to_tally() for counts in phase) for phase in self.counted)
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class AnonMLAggregator(Aggregator[AnonMLAggregatorState]):
         """Return whether all expected answers of the open phase have arrived."""
         return (
             self.expected is not None
-            and sum(one.n for one in state.counted[-1]) >= self.expected[state.phase]
+            and sum(counts.n for counts in state.counted[-1]) >= self.expected[state.phase]
         )
 
     def _open_next_phase(

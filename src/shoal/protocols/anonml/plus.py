@@ -407,7 +407,7 @@ class AnonMLPlusScript(AnonMLScript):
     ) -> list[ev.FeatureEvidence]:
         features = self.bin_schema(publication).features
         by_question = {(kind, i): tally for (kind, i, _), tally in self._zip_main_tallies(tallies)}
-        found = []
+        evidence = []
         for i, feature in enumerate(features):
             shape = ev.FeatureBins(
                 count_cells(feature), isinstance(feature, Numeric), feature.missing
@@ -424,7 +424,7 @@ class AnonMLPlusScript(AnonMLScript):
                     and list(feature.bins or ()) != [feature.low]
                 )
                 n_placed = self._count_placing_answers(feature.name, tallies)
-                found.append(
+                evidence.append(
                     ev.FeatureEvidence(
                         shape, side=side, agree=agree, n_placed=n_placed, is_lowest=not is_median
                     )
@@ -434,12 +434,12 @@ class AnonMLPlusScript(AnonMLScript):
                 mechanism = choose_table_mechanism(
                     self.epsilon, count_cells(feature) * self.params.n_labels
                 )
-                found.append(
+                evidence.append(
                     ev.FeatureEvidence(
                         shape, table=ev.NoisyLabelTable(tally.counts, tally.n, mechanism)
                     )
                 )
-        return found
+        return evidence
 
     def _count_placing_answers(self, name: str, tallies: Tallies) -> int:
         positions = [i for i, (number, _) in enumerate(self._searches) if number.name == name]

@@ -96,10 +96,10 @@ def estimate_associations(features: Sequence[LinearObservations]) -> list[Floats
     candidates = [_fit_candidates(feature) for feature in features]
     belief = np.full(_TAU2.size, 1 / _TAU2.size)
     for _ in range(_EM_STEPS):
-        found = np.mean(
+        updated = np.mean(
             [_compute_weights(likelihood, belief).sum(0) for likelihood, _ in candidates], axis=0
         )
-        belief = (1 - _EM_UNIFORM) * found + _EM_UNIFORM / _TAU2.size
+        belief = (1 - _EM_UNIFORM) * updated + _EM_UNIFORM / _TAU2.size
     return [
         np.tensordot(_compute_weights(likelihood, belief), deltas)
         for likelihood, deltas in candidates
@@ -402,7 +402,9 @@ def _estimate_label_shares(
     there are none.
     """
     tables = [
-        one.table.estimate(n_labels) for one in evidence if one.table is not None and one.table.n
+        feature.table.estimate(n_labels)
+        for feature in evidence
+        if feature.table is not None and feature.table.n
     ]
     if blocks is not None:
         tables += [

@@ -94,7 +94,7 @@ class DDMLAggregatorState(Record):
     def to_matrix(self) -> Weights:
         """Return the instances, ``(k, p)``."""
         rows: list[npt.NDArray[np.int32]] = [
-            one.expect("int32", one.count) for one in self.instances
+            instance.expect("int32", instance.count) for instance in self.instances
         ]
         return np.stack(rows)
 

@@ -218,7 +218,7 @@ def _measure_rounds(
     rounds: Iterable[tuple[Values, Values, Values]], honest_updates: HonestUpdates
 ) -> HonestDeviations:
     figures = zip(*(_measure_round(*each, honest_updates) for each in rounds), strict=True)
-    return HonestDeviations(*(np.concatenate(one).astype(np.float64) for one in figures))
+    return HonestDeviations(*(np.concatenate(figure).astype(np.float64) for figure in figures))
 
 
 def _simulate_rounds(
@@ -257,7 +257,7 @@ def _measure_round(
     updates: Values, centre: Values, deviation: Values, honest_updates: HonestUpdates
 ) -> tuple[Values, Values, Values]:
     """Return largest deviation, and means of second and fourth powers, each ``(n, kinds)``."""
-    squares, variances, found = (updates - centre) ** 2, deviation**2, []
+    squares, variances, figures = (updates - centre) ** 2, deviation**2, []
     for mix in honest_updates.mixtures:
         pooled = (
             sum(
@@ -270,14 +270,14 @@ def _measure_round(
             part = squares[..., kind.columns] / pool_variances(
                 variances[:, kind.columns], pooled, 1.0
             )
-            found.append(
+            figures.append(
                 [
                     np.sqrt(part.max(axis=-1)).ravel(),
                     part.mean(axis=-1).ravel(),
                     (part**2).mean(axis=-1).ravel(),
                 ]
             )
-    largest, seconds, fourths = (np.stack(one, axis=1) for one in zip(*found, strict=True))
+    largest, seconds, fourths = (np.stack(figure, axis=1) for figure in zip(*figures, strict=True))
     return largest, seconds, fourths
 
 

@@ -100,22 +100,24 @@ def fit_personal_model(model: PooledModel, rows: PFDSRows, entropy: Entropy) -> 
     folds = np.argsort(entropy.words(len(rows), np.uint64), kind="stable") % N_FOLDS
     pooled = np.vstack([model.weights, model.intercepts])
     personal, blended, shares = pooled.copy(), pooled.copy(), np.ones(params.n_models)
-    for one, targets in enumerate(compute_targets(params, rows).T):
+    for model_number, targets in enumerate(compute_targets(params, rows).T):
         if len(rows) < MIN_ROWS or np.ptp(targets) == 0:
             continue
-        basis = make_basis(params, pooled[:, one])
-        prior = make_pooled_prior(design.present, basis, pooled[-1, one], model.variances[:, one])
-        found, scores = cross_validate(design, targets, folds, prior, params.is_number)
+        basis = make_basis(params, pooled[:, model_number])
+        prior = make_pooled_prior(
+            design.present, basis, pooled[-1, model_number], model.variances[:, model_number]
+        )
+        parameters, scores = cross_validate(design, targets, folds, prior, params.is_number)
         # Cells without a row of the holder are scaled like the others.
-        personal[:, one] = basis @ found[: basis.shape[1]]
-        personal[design.present, one] = prior.to_weights(found)
-        models, tries = [personal[:, one]], [scores]
+        personal[:, model_number] = basis @ parameters[: basis.shape[1]]
+        personal[design.present, model_number] = prior.to_weights(parameters)
+        models, tries = [personal[:, model_number]], [scores]
         if is_summed:
-            models.append(pooled[:, one])
-            tries.append(design.compute_scores(pooled[design.present, one]))
+            models.append(pooled[:, model_number])
+            tries.append(design.compute_scores(pooled[design.present, model_number]))
         if has_own:
             own, around_zero = (
-                np.zeros_like(pooled[:, one]),
+                np.zeros_like(pooled[:, model_number]),
                 WeightPrior.make_ridge(len(design.present), OWN_PENALTY),
             )
             own[design.present], own_scores = cross_validate(
@@ -124,7 +126,7 @@ def fit_personal_model(model: PooledModel, rows: PFDSRows, entropy: Entropy) -> 
             models.append(own)
             tries.append(own_scores)
         blend = compute_blend(np.array(tries), targets, params.is_number)
-        shares[one], blended[:, one] = blend[0], blend @ np.array(models)
+        shares[model_number], blended[:, model_number] = blend[0], blend @ np.array(models)
     return PersonalModel(
         _replace_weights(model, blended), _replace_weights(model, personal), shares
     )
@@ -180,14 +182,14 @@ def cross_validate(
 
     The score of a row comes from a fit to the other folds.
     """
-    found, scores = fit_parameters(design, targets, prior, is_number), np.zeros(len(targets))
+    parameters, scores = fit_parameters(design, targets, prior, is_number), np.zeros(len(targets))
     for fold in range(N_FOLDS):
         inside = folds == fold
         without = fit_parameters(
-            design.take(~inside), targets[~inside], prior, is_number, start=found
+            design.take(~inside), targets[~inside], prior, is_number, start=parameters
         )
         scores[inside] = design.take(inside).compute_scores(prior.to_weights(without))
-    return found, scores
+    return parameters, scores
 
 
 def compute_blend(tries: Floats, targets: Floats, is_number: bool) -> Floats:

@@ -292,8 +292,8 @@ class SecureSumScript:
             return {}
         n = len(self.questions)
         return {
-            one: make_mechanism(self.params, one, part, n)
-            for one, part in zip(self.questions, self.budget.parts, strict=True)
+            question: make_mechanism(self.params, question, part, n)
+            for question, part in zip(self.questions, self.budget.parts, strict=True)
         }
 
     @cached_property
@@ -369,10 +369,12 @@ class SecureSumScript:
             return count_tables(self.params, rows, range(len(self.params.arities)))
         if question.startswith(RESIDUALS):
             return sum_residuals(self.params, rows, weights, state.intercept)
-        one = compute_scores(weights, rows.cells)
+        scores = compute_scores(weights, rows.cells)
         if question == CALIBRATION:
-            return count_histogram(assign_bins(one, state.reaches[0], N_BINS), rows.sides, N_BINS)
-        first = assign_bins(one, state.reaches[0], N_SEARCH_BINS)
+            return count_histogram(
+                assign_bins(scores, state.reaches[0], N_BINS), rows.sides, N_BINS
+            )
+        first = assign_bins(scores, state.reaches[0], N_SEARCH_BINS)
         second = assign_bins(compute_scores(direction, rows.cells), state.reaches[1], N_SEARCH_BINS)
         return count_histogram(first * N_SEARCH_BINS + second, rows.sides, N_SEARCH_BINS**2)
 

@@ -178,15 +178,15 @@ def _select_children(tree: DecisionTree, max_nodes: int) -> dict[int, Sequence[i
 
     The children are empty if the next level is not visible; a level is complete or absent.
     """
-    found: dict[int, Sequence[int]] = {}
+    children: dict[int, Sequence[int]] = {}
     level, n_shown = [0], 1
     while level:
         below = [child for node in level for child in tree.children(node)]
         n_shown += len(below)
         fits = n_shown <= max_nodes
-        found |= {node: tree.children(node) if fits else () for node in level}
+        children |= {node: tree.children(node) if fits else () for node in level}
         level = below if fits else []
-    return found
+    return children
 
 
 def _lay_out(children: dict[int, Sequence[int]]) -> tuple[dict[int, int], dict[int, float]]:

@@ -122,8 +122,8 @@ def list_log_ticks(low: float, high: float) -> tuple[float, ...]:
     span = math.log10(high / low)
     factors = (1.0,) if span > _MAX_DECADES else (1.0, 2.0, 5.0)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    found = [round(factor * 10.0**decade, 12) for decade in decades for factor in factors]
-    inside = [tick for tick in found if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+    ticks = [round(factor * 10.0**decade, 12) for decade in decades for factor in factors]
+    inside = [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
     every = -(-len(inside) // _MAX_LOG_TICKS) or 1
     return tuple(inside[::every])
 

@@ -116,7 +116,7 @@ def _make_counts(result: ResultDocument) -> Section:
 
 def _make_queries(result: ResultDocument) -> Iterator[Section]:
     """Yield a section with the queried counts, if there are any."""
-    tables = [one for several in result.queries for one in several]
+    tables = [table for several in result.queries for table in several]
     if tables:
         lead = (
             "Counts that the analyst queried in addition to the model. Each contains noise and may "
@@ -125,17 +125,17 @@ def _make_queries(result: ResultDocument) -> Iterator[Section]:
         yield Section("asked", "Free counts", lead, join(map(_make_query_table, tables)))
 
 
-def _make_query_table(one: QueryTable) -> Markup:
-    rows = [(" / ".join(cell.cells), f"{cell.count:,.0f}") for cell in one.counts[:_MAX_ROWS]]
+def _make_query_table(table: QueryTable) -> Markup:
+    rows = [(" / ".join(cell.cells), f"{cell.count:,.0f}") for cell in table.counts[:_MAX_ROWS]]
     more = (
-        make_paragraph(f"And {len(one.counts) - _MAX_ROWS:,} more.")
-        if len(one.counts) > _MAX_ROWS
+        make_paragraph(f"And {len(table.counts) - _MAX_ROWS:,} more.")
+        if len(table.counts) > _MAX_ROWS
         else None
     )
     noise = make_paragraph(
-        f"The noise of a count has a standard deviation of {one.deviation:.3g}.", class_="note"
+        f"The noise of a count has a standard deviation of {table.deviation:.3g}.", class_="note"
     )
-    return join([make_table((" / ".join(one.features), "count"), rows), more, noise])
+    return join([make_table((" / ".join(table.features), "count"), rows), more, noise])
 
 
 def _list_count_rows(name: str, value: Any) -> Iterator[tuple[str, str]]:

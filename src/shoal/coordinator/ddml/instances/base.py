@@ -189,7 +189,7 @@ class InstanceStore(ABC):
         self, study: str, updates: Sequence[PendingUpdate], blend_factor: float
     ) -> list[MergeOutcome]:
         """Merge updates in order; after an error, each may be merged or not, and can be retried."""
-        return [self.merge(study, *one, blend_factor) for one in updates]
+        return [self.merge(study, *update, blend_factor) for update in updates]
 
     @abstractmethod
     def has_update(self, study: str, update_id: bytes, epoch: int) -> bool:
@@ -274,15 +274,15 @@ def decide_outcomes(
     ['merged', 'stale', 'repeated']
     """
     outcomes, left = [], set(new)
-    for one in updates:
-        name = (one.epoch, one.id)
+    for update in updates:
+        name = (update.epoch, update.id)
         if name in left:
             left.remove(name)
             n_merged += 1
             outcomes.append(MergeOutcome("merged", n_merged))
         else:
             outcomes.append(
-                MergeOutcome("stale" if one.epoch < kept_from else "repeated", n_merged)
+                MergeOutcome("stale" if update.epoch < kept_from else "repeated", n_merged)
             )
     return outcomes
 
@@ -292,7 +292,9 @@ def select_merged(
 ) -> list[PendingUpdate]:
     """Return the updates with the outcome ``merged``."""
     return [
-        one for one, outcome in zip(updates, outcomes, strict=True) if outcome.outcome == "merged"
+        update
+        for update, outcome in zip(updates, outcomes, strict=True)
+        if outcome.outcome == "merged"
     ]
 
 

@@ -75,8 +75,8 @@ class PostgresInstanceStore(InstanceStore):
         self._pool.close()
 
     def find_shape(self, study: str) -> tuple[int, int] | None:
-        found = self._fetch_one("SELECT k, p FROM ddml WHERE study = %s", study)
-        return None if found is None else (found[0], found[1])
+        row = self._fetch_one("SELECT k, p FROM ddml WHERE study = %s", study)
+        return None if row is None else (row[0], row[1])
 
     def create(self, study: str, instances: Weights) -> None:
         shape = (len(instances), instances.shape[1])
@@ -119,7 +119,7 @@ class PostgresInstanceStore(InstanceStore):
                 "SELECT n_merged, kept_from FROM ddml WHERE number = %s FOR UPDATE", (number,)
             ).fetchone()
             n_merged, kept_from = _check_found(study, locked)
-            names = [(one.epoch, one.id) for one in updates if one.epoch >= kept_from]
+            names = [(update.epoch, update.id) for update in updates if update.epoch >= kept_from]
             put = (
                 "INSERT INTO ddml_update SELECT %s, * FROM unnest(%s::bigint[], %s::bytea[]) ON "
                 "CONFLICT DO NOTHING RETURNING epoch, id"
@@ -129,7 +129,7 @@ class PostgresInstanceStore(InstanceStore):
             ).fetchall()
             outcomes = decide_outcomes(updates, set(new), n_merged, kept_from)
             due = select_merged(updates, outcomes)
-            slots = list({one.slot for one in due if blend_factor != 1})
+            slots = list({update.slot for update in due if blend_factor != 1})
             query = "SELECT slot, weights FROM ddml_instance WHERE number = %s AND slot = ANY(%s)"
             instances = dict(rows.execute(query, (number, slots)).fetchall() if slots else ())
             if len(instances) < len(slots):
@@ -172,10 +172,10 @@ class PostgresInstanceStore(InstanceStore):
         )
 
     def load_average(self, study: str) -> Average | None:
-        found = self._fetch_one(
+        row = self._fetch_one(
             "SELECT n_folds, weights FROM ddml_average WHERE number = %s", self._find_number(study)
         )
-        return None if found is None else Average(found[0], np.frombuffer(found[1], MEAN))
+        return None if row is None else Average(row[0], np.frombuffer(row[1], MEAN))
 
     def save_average(self, study: str, average: Average) -> bool:
         weights = average.weights.astype(MEAN, copy=False).tobytes()

@@ -181,19 +181,19 @@ class RedisInstanceStore(InstanceStore):
 
     def count_merged(self, study: str) -> int:
         with self._translate_errors():
-            found = self._execute("hget", _meta_key(study), "n_merged")
-        if found is None:
+            value = self._execute("hget", _meta_key(study), "n_merged")
+        if value is None:
             raise missing_instances_error(study)
-        return int(found)
+        return int(value)
 
     def load_average(self, study: str) -> Average | None:
         with self._translate_errors():
-            found = self._execute("get", f"{_meta_key(study)}:average")
-        if found is None:
+            value = self._execute("get", f"{_meta_key(study)}:average")
+        if value is None:
             return None
         return Average(
-            int(np.frombuffer(found, _N_FOLDS, 1)[0]),
-            np.frombuffer(found, MEAN, offset=_N_FOLDS.itemsize),
+            int(np.frombuffer(value, _N_FOLDS, 1)[0]),
+            np.frombuffer(value, MEAN, offset=_N_FOLDS.itemsize),
         )
 
     def save_average(self, study: str, average: Average) -> bool:

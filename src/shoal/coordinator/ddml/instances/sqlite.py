@@ -99,8 +99,8 @@ class SqliteInstanceStore(InstanceStore):
             self._connections.pop().close()
 
     def find_shape(self, study: str) -> tuple[int, int] | None:
-        found = self._fetch_one("SELECT k, p FROM ddml WHERE study = ?", study)
-        return None if found is None else (found[0], found[1])
+        row = self._fetch_one("SELECT k, p FROM ddml WHERE study = ?", study)
+        return None if row is None else (row[0], row[1])
 
     def create(self, study: str, instances: Weights) -> None:
         shape = (len(instances), instances.shape[1])
@@ -142,13 +142,13 @@ class SqliteInstanceStore(InstanceStore):
                 study,
                 self._fetch_one("SELECT n_merged, kept_from FROM ddml WHERE number = ?", number),
             )
-            names = [(one.epoch, one.id) for one in updates if one.epoch >= kept_from]
+            names = [(update.epoch, update.id) for update in updates if update.epoch >= kept_from]
             put = "INSERT OR IGNORE INTO ddml_update VALUES (?, ?, ?)"
             new = {name for name in names if db.execute(put, (number, *name)).rowcount}
             outcomes = decide_outcomes(updates, new, n_merged, kept_from)
             due = select_merged(updates, outcomes)
             query = "SELECT weights FROM ddml_instance WHERE number = ? AND slot = ?"
-            slots = {one.slot for one in due if blend_factor != 1}
+            slots = {update.slot for update in due if blend_factor != 1}
             instances = {
                 slot: self._check_found(study, self._fetch_one(query, number, slot))[0]
                 for slot in slots
@@ -191,16 +191,16 @@ class SqliteInstanceStore(InstanceStore):
         )
 
     def load_average(self, study: str) -> Average | None:
-        found = self._fetch_one(
+        row = self._fetch_one(
             "SELECT n_folds, weights FROM ddml_average WHERE number = ?", self._find_number(study)
         )
-        return None if found is None else Average(found[0], np.frombuffer(found[1], MEAN))
+        return None if row is None else Average(row[0], np.frombuffer(row[1], MEAN))
 
     def save_average(self, study: str, average: Average) -> bool:
         number = self._find_number(study)
         with self._transaction() as db:
-            found = self._fetch_one("SELECT n_folds FROM ddml_average WHERE number = ?", number)
-            if average.n_folds != 1 + (found[0] if found else 0):
+            stored = self._fetch_one("SELECT n_folds FROM ddml_average WHERE number = ?", number)
+            if average.n_folds != 1 + (stored[0] if stored else 0):
                 return False
             row = (number, average.n_folds, average.weights.astype(MEAN, copy=False).tobytes())
             put = "INSERT INTO ddml_average VALUES (?, ?, ?) ON CONFLICT (number) DO UPDATE"
@@ -257,11 +257,11 @@ class SqliteInstanceStore(InstanceStore):
 
     def _connection(self) -> Connection:
         """Return the connection of this thread."""
-        found: Connection | None = getattr(self._thread_local, "connection", None)
-        if found is None:
-            found = self._thread_local.connection = connect_store(self.path, "NORMAL")
-            self._connections.append(found)
-        return found
+        connection: Connection | None = getattr(self._thread_local, "connection", None)
+        if connection is None:
+            connection = self._thread_local.connection = connect_store(self.path, "NORMAL")
+            self._connections.append(connection)
+        return connection
 
     def _fetch_one(self, query: str, *values: object) -> Any:
         with (

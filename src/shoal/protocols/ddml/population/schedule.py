@@ -202,10 +202,10 @@ def _swap_slots(slots: Ints, in_flight: Ints, new: Ints) -> Ints:
     ordered = slots[order]
     is_first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
     is_last = np.concatenate([is_first[1:], [True]])
-    found = np.empty_like(new)
-    found[:, order] = np.where(is_first, in_flight[:, ordered], np.roll(new[:, order], 1, axis=1))
+    swapped = np.empty_like(new)
+    swapped[:, order] = np.where(is_first, in_flight[:, ordered], np.roll(new[:, order], 1, axis=1))
     in_flight[:, ordered[is_last]] = new[:, order[is_last]]
-    return found
+    return swapped
 
 
 def pick_rows(starts: Ints, devices: Ints, max_rows: int, entropy: Entropy) -> tuple[Ints, Ints]:

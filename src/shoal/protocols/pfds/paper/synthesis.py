@@ -396,8 +396,8 @@ def decode_dataset(params: PFDSParams, data: SyntheticData) -> Dataset:
             f"{compute_max_rows(params):,} rows of {len(features)}"
         )
     columns = {
-        one.name: _decode_column(one, column, data.n_rows, one.missing)
-        for one, column in zip(features, data.columns, strict=True)
+        feature.name: _decode_column(feature, column, data.n_rows, feature.missing)
+        for feature, column in zip(features, data.columns, strict=True)
     }
     return Dataset(columns, _decode_column(params.label, data.labels, data.n_rows, may_miss=False))
 
