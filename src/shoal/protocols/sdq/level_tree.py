@@ -1,7 +1,8 @@
-"""The tree of variant plus: one attribute for each level, every node labelled by naive Bayes.
+"""The tree of variant plus: it splits on one attribute at each level.
 
-`SDQPlusScript` and `SDQRankedScript` call it when they build their model. If there is a joint table
-of the attributes, its noisy counts correct naive Bayes. Nodes are numbered in breadth-first order.
+`SDQPlusScript` and `SDQRankedScript` call it when they build their model. Every node is labelled by
+naive Bayes; if there is a joint table of the attributes, its noisy counts correct the labels. Nodes
+are numbered in breadth-first order.
 """
 
 from __future__ import annotations
