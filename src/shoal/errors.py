@@ -194,8 +194,8 @@ CODES: dict[str, str] = {
     "BUDGET-004": "A question of a study was reserved before with another price, data source or "
     "recipient.",
     "BUDGET-005": "A question was voided and stays unanswered: its answer would be a second draw.",
-    "BUDGET-006": "A release would exceed the participant's limit on delta, the probability of no "
-    "protection.",
+    "BUDGET-006": "A release would exceed the participant's limit on delta, which limits how often "
+    "the loss may exceed epsilon.",
     "LEDGER-001": "The ledger file cannot be opened, read or written.",
     "LEDGER-002": "There is no space to write to the ledger.",
     "LEDGER-003": "Another process kept the ledger locked for too long.",

@@ -198,9 +198,9 @@ def _check_format(
     db: sqlite3.Connection, path: Path, application_id: int, newest: int, errors: DatabaseErrors
 ) -> int:
     """Raise if a file is of another kind or of a newer version; return its version."""
-    (found,) = db.execute("PRAGMA application_id").fetchone()
+    (stored_id,) = db.execute("PRAGMA application_id").fetchone()
     version = _read_version(db)
-    if found != application_id:
+    if stored_id != application_id:
         raise errors.wrong_format(path)
     if version > newest:
         raise errors.newer_version(path, version, newest)

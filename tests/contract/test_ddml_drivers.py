@@ -137,9 +137,9 @@ def test_ddml_learns_strong_signal_from_500_devices(driver: str) -> None:
 
 def test_ddml_spam_filter_accepts_honest_updates() -> None:
     params = STUDIES["closest"]
-    judge = SpamFilter(params, calibrate_thresholds(params, 50))
+    spam_filter = SpamFilter(params, calibrate_thresholds(params, 50))
     outcome, ledgers = play(
-        over(Faults(max_delay=2_000)), params, 3, n=80, options={"spam_filter": judge}
+        over(Faults(max_delay=2_000)), params, 3, n=80, options={"spam_filter": spam_filter}
     )
     check_complete(params, outcome, ledgers)
     state = outcome.states[AGGREGATOR]

@@ -22,7 +22,7 @@ from shoal.entropy import Entropy, SeededEntropy
 from shoal.errors import StoreError
 from shoal.messages.base import Array, Message, Record
 from shoal.protocols.base import Aggregator, Effects, Send, run_local
-from shoal.protocols.ddml.instances import LIMIT, merge_update
+from shoal.protocols.ddml.merging import MAX_WEIGHT, merge_update
 from shoal.protocols.ddml.messages import MESSAGES, DDMLDraw, DDMLInstance, DDMLUpdate
 from shoal.protocols.ddml.params import DDMLParams, Merge
 from shoal.protocols.ddml.peer import DDMLPeer
@@ -130,7 +130,7 @@ def test_instance_store_blends_like_protocol(store: InstanceStore, entropy: Seed
 @pytest.mark.parametrize("part", [0.1, 1.0])
 def test_instance_store_keeps_any_bytes(store: InstanceStore, part: float) -> None:
     """Store zeros, line ends and bytes that are not UTF-8, in weights and in ids."""
-    odd = np.array([0, LIMIT, -LIMIT, 0x0D0A0D0A, 0x000000FF, -1, 0x0A2A240D], "<i4")
+    odd = np.array([0, MAX_WEIGHT, -MAX_WEIGHT, 0x0D0A0D0A, 0x000000FF, -1, 0x0A2A240D], "<i4")
     awkward = [bytes(16), b"\r\n" * 8, b"\xff" * 16, b"\x00" * 15 + b"\n"]
     for i, id_ in enumerate(awkward):
         assert store.merge(STUDY, 2, id_, 0, odd.tobytes(), part) == ("merged", i + 1)

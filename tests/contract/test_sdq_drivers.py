@@ -295,7 +295,7 @@ def test_sdq_database_that_returns_in_time_learns_of_abort() -> None:
 
 
 class Faint(SDQPeer):
-    """A database with joint computations that break off."""
+    """A database with joint computations that fail."""
 
     party: int | None = None
 
@@ -308,7 +308,7 @@ class Faint(SDQPeer):
 
 @pytest.mark.parametrize("name", ["plus", "selected"])
 @pytest.mark.parametrize(
-    "party, named", [(None, "broke off."), (2, "an unusable message of peer-2")]
+    "party, named", [(None, "peer-1 failed."), (2, "an unusable message of peer-2")]
 )
 def test_sdq_broken_computation_ends_study_immediately(
     name: str, party: int | None, named: str

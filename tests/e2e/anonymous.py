@@ -26,8 +26,8 @@ from shoal.attacks.linker import Trace, assign_reads
 from shoal.clock import SystemClock
 from shoal.coordinator.enrolment import CoordinatorKeys
 from shoal.coordinator.publishing import load_or_create_secrets
-from shoal.coordinator.results import encode_result
 from shoal.coordinator.store import open_store
+from shoal.coordinator.studies import encode_result
 from shoal.crypto.credentials.issuance import Credential, Issuer, Registration
 from shoal.crypto.credentials.tokens import read_pseudonym
 from shoal.crypto.identity import Identity

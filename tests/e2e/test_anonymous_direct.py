@@ -129,9 +129,9 @@ def test_times_of_reads_do_not_link_packets_to_senders(over: Run) -> None:
     findings = link(ObservedTraffic(named, traces), senders, SystemEntropy(), ALPHA)
     assert not [str(one) for one in findings if one.is_found or one.n_linked]
     # A person who stops polling when the packet has arrived would be found.
-    came = {who: trace.until for who, trace in packets}
+    came = {who: trace.ended for who, trace in packets}
     hasty = [
-        (who, replace(trace, until=came[who]) if trace.kind == "board" else trace)
+        (who, replace(trace, ended=came[who]) if trace.kind == "board" else trace)
         for who, trace in named
     ]
     assert "moment of board" in [

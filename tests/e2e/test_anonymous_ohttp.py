@@ -293,7 +293,7 @@ def test_network_observer_cannot_link_with_coordinators_help(over: Run) -> None:
                         one.opened,
                         one.client[0],
                         size=len(one.sent),
-                        until=one.closed,
+                        ended=one.closed,
                     ),
                 )
             )

@@ -217,7 +217,7 @@ def test_coordinator_cannot_link_packets_to_people(over: Run) -> None:
     )
     assert "order of enrolment" in [one.clue for one in in_order if one.is_found]
     # So would a person who stops polling when the packet has arrived.
-    hasty = [*named, *((name, Trace("hasty", until=trace.until)) for name, trace in packets)]
+    hasty = [*named, *((name, Trace("hasty", ended=trace.ended)) for name, trace in packets)]
     assert "moment of hasty" in [
         one.clue
         for one in link(ObservedTraffic(hasty, traces), senders, SystemEntropy(), ALPHA)

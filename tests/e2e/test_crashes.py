@@ -208,7 +208,7 @@ def test_study_fails_if_committee_member_is_killed(
     hosted, _ = scene.load_record()
     assert (
         hosted.reason is not None
-        and "the joint computation of participant-00000 broke off" in hosted.reason
+        and "the joint computation of participant-00000 failed" in hosted.reason
     )
     first, *_ = make_plan(scene.manifest.study, scene.manifest.digest).charges
     sent = [

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.coordinator.results import encode_result
 from shoal.coordinator.store.base import StudyRecord
+from shoal.coordinator.studies import encode_result
 from shoal.data import tables
 from shoal.messages.base import Array
 from shoal.participant.keys import derive_identity

@@ -19,7 +19,7 @@ import pytest
 from shoal.coordinator.ddml.instances import open_instance_store
 from shoal.coordinator.ddml.instances.base import InstanceStore
 from shoal.entropy import SeededEntropy
-from shoal.protocols.ddml.instances import merge_update
+from shoal.protocols.ddml.merging import merge_update
 from tests.e2e import model_store_child
 from tests.e2e.model_store_child import ALIKE, PARAMS, STUDY, K, P, model, name
 from tests.support.participants import PROCESSES, child

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 NOTEBOOKS = ROOT / "examples" / "notebooks"
 DATA = Path(os.environ.get("SHOAL_DATA", ROOT / "../shared/data"))
 LONG = sorted(path.stem for path in NOTEBOOKS.glob("*-*.ipynb"))
-MOST_BYTES = 200_000
+MAX_BYTES = 200_000
 
 
 @pytest.mark.filterwarnings(
@@ -51,7 +51,7 @@ def test_notebook_is_valid_and_small(path: Path) -> None:
     assert not any(
         out.output_type == "error" for cell in book.cells for out in cell.get("outputs", [])
     )
-    assert len(text) < MOST_BYTES
+    assert len(text) < MAX_BYTES
     assert str(Path.home()) not in text and str(NOTEBOOKS.parents[2]) not in text
 
 

@@ -124,7 +124,7 @@ def test_killed_process_ends_round_and_sent_answers_are_spent(
     assert set(outcome.aborted) == {AGGREGATOR, *peers} and not outcome.rejected
     assert (
         outcome.aborted[AGGREGATOR].what
-        == "Round 0 failed: the joint computation of peer-1 broke off."
+        == "Round 0 failed: the joint computation of peer-1 failed."
     )
     assert are_gone(children.seen)
     paid = {spent(ledger) for ledger in ledgers.values()}

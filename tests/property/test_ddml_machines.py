@@ -26,7 +26,7 @@ from shoal.protocols.base import (
 )
 from shoal.protocols.ddml.aggregator import DDMLAggregator
 from shoal.protocols.ddml.design_matrix import InputDesign
-from shoal.protocols.ddml.instances import LIMIT
+from shoal.protocols.ddml.merging import MAX_WEIGHT
 from shoal.protocols.ddml.messages import MESSAGES, DDMLDraw, DDMLInstance, DDMLUpdate
 from shoal.protocols.ddml.model import GLM, from_plain
 from shoal.protocols.ddml.params import DDMLParams
@@ -49,7 +49,7 @@ from tests.support.toy.any_faults import any_faults
 
 NAMES = st.sampled_from(["closest", "laplace", "weight", "classes", "number", "words", "decay"])
 epochs = st.integers(0, 30) | st.integers(0, (1 << 63) - 1)
-weight = st.sampled_from([0, 1, -1, LIMIT, -LIMIT, -LIMIT - 1]) | st.integers(
+weight = st.sampled_from([0, 1, -1, MAX_WEIGHT, -MAX_WEIGHT, -MAX_WEIGHT - 1]) | st.integers(
     -(1 << 31), (1 << 31) - 1
 )
 
@@ -127,7 +127,10 @@ def test_ddml_device_sends_each_update_once_and_pays_for_it(
     for _, payload in left:
         update = decode(payload, MESSAGES, STUDY)
         assert isinstance(update, DDMLUpdate)
-        assert abs(update.weights.expect("int32", params.n_weights).astype(np.int64)).max() <= LIMIT
+        assert (
+            abs(update.weights.expect("int32", params.n_weights).astype(np.int64)).max()
+            <= MAX_WEIGHT
+        )
 
 
 @hostile(60)
@@ -200,9 +203,10 @@ def test_ddml_aggregator_keeps_models_in_range_for_any_messages(
             n_refused += 1
     instances = state.to_matrix().astype(np.int64)
     assert instances.shape == (params.n_instances, params.n_weights)
-    assert abs(instances).max() <= LIMIT
+    assert abs(instances).max() <= MAX_WEIGHT
     assert (
-        np.isfinite(state.compute_weights()).all() and abs(state.compute_weights()).max() <= LIMIT
+        np.isfinite(state.compute_weights()).all()
+        and abs(state.compute_weights()).max() <= MAX_WEIGHT
     )
     assert state.n_merged - before + sum(dict(state.refused).values()) + n_refused == n_given
     assert state.is_over == (state.n_merged >= aggregator.n_expected and state.n_merged > before)

@@ -16,7 +16,7 @@ from shoal.messages.base import Array
 from shoal.privacy.events import Relation
 from shoal.protocols.pfds.messages import PFDSScriptState
 from shoal.protocols.pfds.model import from_plain
-from shoal.protocols.pfds.refinement import LEAST_REACH, LONGEST_REACH, MOST, ONE
+from shoal.protocols.pfds.refinement import MAX_REACH, MAX_WEIGHT, MIN_REACH, ONE
 from shoal.protocols.pfds.script import Answers, SecureSumScript, make_query
 from tests.support.hostile import hostile
 from tests.support.pfds import LABELS, make_params, make_rows
@@ -59,11 +59,11 @@ def test_any_answers_lead_to_script_states_and_a_model(
 def script_states(script: SecureSumScript) -> st.SearchStrategy[PFDSScriptState]:
     """Generate any script state that can be sent."""
     n = script.params.n_cells
-    some = st.integers(-MOST * ONE, MOST * ONE) | st.integers(-4 * ONE, 4 * ONE)
+    some = st.integers(-MAX_WEIGHT * ONE, MAX_WEIGHT * ONE) | st.integers(-4 * ONE, 4 * ONE)
     weights = arrays(np.int64, n, elements=some, fill=some) | arrays(
         np.int64, st.integers(0, 40), elements=numbers, fill=numbers
     )
-    reaches = st.integers(LEAST_REACH, LONGEST_REACH) | st.integers(LEAST_REACH, 8 * ONE) | numbers
+    reaches = st.integers(MIN_REACH, MAX_REACH) | st.integers(MIN_REACH, 8 * ONE) | numbers
     return st.builds(
         PFDSScriptState,
         step=st.integers(0, 9) | numbers,

@@ -14,7 +14,7 @@ from scipy import stats
 
 from shoal.data.schema import Categorical, Numeric, Schema
 from shoal.entropy import SeededEntropy
-from shoal.protocols.ddml.instances import find_blend_factor, steady_variance
+from shoal.protocols.ddml.merging import find_blend_factor, steady_variance
 from shoal.protocols.ddml.noisy_step import AdditiveStep, make_step
 from shoal.protocols.ddml.params import DDMLParams
 from shoal.protocols.ddml.spam_calibration import noise_deviation
@@ -22,7 +22,7 @@ from shoal.protocols.ddml.spam_filter import SpamFilter, calibrate_thresholds
 from tests.statistical.harness import catches, statistical
 
 ALPHA = 1e-9
-MOST = 0.01
+MAX_RATE = 0.01
 
 
 def make_params(p: int, merge: str) -> DDMLParams:
@@ -66,7 +66,9 @@ def count_rejected(params: DDMLParams, spam: SpamFilter, n: int, entropy: Seeded
             before = instances.copy() if i == 41 else instances
             instances[slot, each] += part * (update - instances[slot, each])
     return sum(
-        spam.judge_all(np.rint(update[i]).astype(np.int32), np.rint(before[:, i]).astype(np.int32))
+        spam.find_fault_among(
+            np.rint(update[i]).astype(np.int32), np.rint(before[:, i]).astype(np.int32)
+        )
         is not None
         for i in each
     )
@@ -83,7 +85,7 @@ def test_spam_filter_rejects_at_most_one_percent_of_honest_updates(
     def is_rare(spam: SpamFilter) -> bool:
         return bool(
             stats.binomtest(
-                count_rejected(params, spam, n, entropy), n, MOST, alternative="greater"
+                count_rejected(params, spam, n, entropy), n, MAX_RATE, alternative="greater"
             ).pvalue
             >= ALPHA
         )

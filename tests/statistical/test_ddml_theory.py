@@ -12,7 +12,7 @@ import pytest
 from shoal.entropy import SeededEntropy
 from shoal.mechanisms.laplace import get_laplace_sampler
 from shoal.protocols.ddml.analysis import early_chance, survival
-from shoal.protocols.ddml.instances import (
+from shoal.protocols.ddml.merging import (
     add_step,
     draw_instances,
     find_blend_factor,

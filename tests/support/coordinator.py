@@ -22,7 +22,6 @@ from shoal.clock import ManualClock, from_milliseconds, to_milliseconds
 from shoal.coordinator.ddml.instances.memory import MemoryInstanceStore
 from shoal.coordinator.handlers import get_result
 from shoal.coordinator.publishing import publish
-from shoal.coordinator.results import encode_result
 from shoal.coordinator.scheduler import apply_inputs
 from shoal.coordinator.service import CoordinatorService
 from shoal.coordinator.store.base import (
@@ -34,7 +33,7 @@ from shoal.coordinator.store.base import (
     StudySnapshot,
 )
 from shoal.coordinator.store.sqlite import SqliteStore
-from shoal.coordinator.studies import make_hosting
+from shoal.coordinator.studies import encode_result, make_hosting
 from shoal.crypto.identity import Identity, Roster
 from shoal.data.schema import Categorical, Numeric, Schema
 from shoal.entropy import SeededEntropy

@@ -45,6 +45,7 @@ PAGES = sorted(
         *(ROOT / "changes").glob("*.md"),
     ]
 )
+SCRIPTS = sorted([*SOURCE.rglob("*.sql"), *SOURCE.rglob("*.lua")])
 
 
 def find_texts(module: Module) -> Iterator[tuple[int, str]]:
@@ -53,6 +54,14 @@ def find_texts(module: Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             yield node.lineno, node.value
+
+
+def find_script_comments(script: Path) -> Iterator[tuple[int, str]]:
+    """Yield the line and text of each comment of a SQL or Lua file."""
+    for number, line in enumerate(script.read_text("utf-8").splitlines(), start=1):
+        _, _, comment = line.partition("--")
+        if comment:
+            yield number, comment.strip()
 
 
 def find_banned(text: str) -> Iterator[tuple[int, str]]:
@@ -71,6 +80,15 @@ def test_source_has_no_banned_phrases(module: Module) -> None:
         f"{module.name}:{line + text[:offset].count(chr(10))}: {words}"
         for line, text in find_texts(module)
         for offset, words in find_banned(text)
+    ] == []
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: str(script.relative_to(SOURCE)))
+def test_scripts_have_no_banned_phrases(script: Path) -> None:
+    assert [
+        f"{script.name}:{line}: {words}"
+        for line, comment in find_script_comments(script)
+        for _, words in find_banned(comment)
     ] == []
 
 
@@ -97,3 +115,10 @@ def test_banned_phrases_are_found() -> None:
         find_banned("What is due at this moment is done before the next step.")
     )
     assert not list(find_banned("Return the participants that wait."))
+
+
+def test_comments_of_scripts_are_found(tmp_path: Path) -> None:
+    script = tmp_path / "a.sql"
+    script.write_text("-- A table.\nCREATE TABLE a (b TEXT); -- told\n", "utf-8")
+    assert len(SCRIPTS) >= 2
+    assert list(find_script_comments(script)) == [(1, "A table."), (2, "told")]

@@ -16,7 +16,7 @@ from tools.reference.sentences import Saying, sayings
 from tools.reference.sources import Sources
 
 ADVICE = Path(__file__).parent / "advice.toml"
-MOST_MODULES = 6
+MAX_MODULES = 6
 
 _HEAD = """# Error codes
 
@@ -106,7 +106,7 @@ def _modules(said: Sequence[Saying]) -> list[str]:
     """Return the modules that raise a code, or their packages if there are many."""
     names = {saying.module for saying in said}
     return sorted(
-        names if len(names) <= MOST_MODULES else {".".join(name.split(".")[:2]) for name in names}
+        names if len(names) <= MAX_MODULES else {".".join(name.split(".")[:2]) for name in names}
     )
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from tools.reference.sources import Function, Module, Sources
 
 CODE = re.compile(r"[A-Z]+-\d{3}")
-MOST = 12
+MAX_SENTENCES = 12
 """Largest number of forms of a text; with more of them a placeholder is shown."""
 
 _OTHER = ("min", "max", "sum", "next")
@@ -99,7 +99,7 @@ class _Reader:
             case ast.Name():
                 found = self._of_name(node, depth)
         found = list(dict.fromkeys(found))
-        return found if len(found) <= MOST else []
+        return found if len(found) <= MAX_SENTENCES else []
 
     def _part(self, part: ast.expr, depth: int) -> list[str]:
         """Return a part of an f-string: text, or a word for a value."""
@@ -124,7 +124,10 @@ class _Reader:
         return [_placeholder(inner)]
 
     def _joined(self, parts: list[list[str]]) -> list[str]:
-        if len(list(itertools.islice(itertools.product(*parts), MOST + 1))) > MOST:
+        if (
+            len(list(itertools.islice(itertools.product(*parts), MAX_SENTENCES + 1)))
+            > MAX_SENTENCES
+        ):
             parts = [part if len(part) == 1 else ["«value»"] for part in parts]
         return ["".join(form) for form in itertools.product(*parts)]
 
@@ -277,6 +280,8 @@ def _placeholder(node: ast.expr) -> str:
             return f"«n» {noun}s"
         case ast.Call(func=ast.Name(id="len")):
             return "«n»"
+        case ast.Call(func=ast.Name(id="describe_rows")):
+            return "«rows» are"
         case ast.Call(func=ast.Name(id=name), args=[inner, *_]) if name not in _OTHER:
             return _placeholder(inner)
         case ast.Call(func=ast.Attribute(value=inner)) | ast.Subscript(value=inner):

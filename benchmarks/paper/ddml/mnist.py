@@ -21,7 +21,7 @@ from benchmarks.paper.anonml.data import DATA
 from shoal.data.schema import Categorical, Numeric, Schema
 from shoal.entropy import Entropy, SeededEntropy
 from shoal.protocols.ddml.design_matrix import Floats, SparseInputs
-from shoal.protocols.ddml.instances import Weights, draw_instances, steady_variance
+from shoal.protocols.ddml.merging import Weights, draw_instances, steady_variance
 from shoal.protocols.ddml.params import DDMLParams
 from shoal.protocols.ddml.population import (
     DDMLPopulationResult,

@@ -27,7 +27,7 @@ from benchmarks.paper.ddml.mnist import (
     learn,
     short,
 )
-from shoal.protocols.ddml.instances import find_blend_factor
+from shoal.protocols.ddml.merging import find_blend_factor
 from shoal.protocols.ddml.noisy_step import price_update
 from shoal.protocols.ddml.params import DDMLParams, Merge
 

@@ -24,7 +24,8 @@ from shoal.data.schema import Categorical, Numeric, Schema, Text
 from shoal.entropy import SeededEntropy
 from shoal.mechanisms.k_closest import draw_normals
 from shoal.protocols.ddml.design_matrix import SparseInputs
-from shoal.protocols.ddml.instances import (
+from shoal.protocols.ddml.links import Link, compute_gradient, predict_means
+from shoal.protocols.ddml.merging import (
     Weights,
     add_step,
     draw_instances,
@@ -33,10 +34,9 @@ from shoal.protocols.ddml.instances import (
     round_to_grid,
     steady_variance,
 )
-from shoal.protocols.ddml.links import Link, compute_gradient, predict_means
 from shoal.protocols.ddml.noisy_step import ClosestStep, UpdateStep, make_step
 from shoal.protocols.ddml.params import DDMLParams, Merge
-from shoal.protocols.ddml.spam_calibration import compute_centre_and_spread, noise_deviation
+from shoal.protocols.ddml.spam_calibration import compute_centre_and_deviation, noise_deviation
 from shoal.protocols.ddml.spam_filter import SpamFilter, calibrate_thresholds
 
 Floats = npt.NDArray[np.float64]
@@ -74,7 +74,7 @@ class Arrival:
     drawn: Weights
     update: Weights
     centre: Floats
-    spread: Floats
+    deviation: Floats
 
 
 def study(p: int, unit: Unit, merge: Merge) -> DDMLParams:
@@ -143,7 +143,7 @@ def arrivals(
 ) -> Iterator[Arrival]:
     """Yield honest updates as they arrive, all of them merged.
 
-    Centre and spread are computed every k updates.
+    Centre and deviation are computed every k updates.
     """
     k, part, unit, step = (
         params.n_instances,
@@ -165,9 +165,9 @@ def arrivals(
         if len(pending) <= in_flight:
             continue
         if (i - in_flight) % k == 0:
-            centre, spread = compute_centre_and_spread(instances.astype(np.float64))
+            centre, deviation = compute_centre_and_deviation(instances.astype(np.float64))
         drawn, update = pending.pop(entropy.below(len(pending)))
-        yield Arrival(drawn, update, centre, spread)
+        yield Arrival(drawn, update, centre, deviation)
         slot = entropy.below(k)
         instances[slot] = merge_update(instances[slot], update, part)
 
@@ -237,7 +237,7 @@ def _measures(name: str, params: DDMLParams, in_flight: int, updates: int) -> It
 
 
 def _is_refused(spam: SpamFilter, one: Arrival, sent: Weights) -> bool:
-    return spam.judge(sent, one.centre, one.spread) is not None
+    return spam.find_fault(sent, one.centre, one.deviation) is not None
 
 
 def _cheats(

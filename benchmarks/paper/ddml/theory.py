@@ -18,11 +18,11 @@ from benchmarks.measure import Measure
 from shoal.entropy import SeededEntropy
 from shoal.mechanisms.laplace import get_laplace_sampler
 from shoal.protocols.ddml.analysis import survival
-from shoal.protocols.ddml.instances import add_step, merge_update, steady_variance
+from shoal.protocols.ddml.merging import add_step, merge_update, steady_variance
 
 INSTANCES = (2, 5, 10, 20, 30)
 RUNS = 10_000
-MOST_ERRORS = 5.0
+MAX_ERRORS = 5.0
 RATE = Fraction(1, 1000)
 NOISE = 2 * 1000.0**2 - 1 / 6
 """Variance of discrete Laplace noise of that rate, in units of the grid."""
@@ -90,5 +90,5 @@ def _against(
         abs(float(values.mean()) - theory) / error,
         "standard errors",
         "lower",
-        MOST_ERRORS,
+        MAX_ERRORS,
     )

@@ -25,7 +25,7 @@ from shoal.privacy.events import Relation, Scope, Unit
 Tree = Mapping[str, "Tree"] | Sequence[str]
 
 SCOPE = Scope(Unit.RECORD, Relation.ADD_REMOVE, "all who read the release")
-MOST_CUTS = 1_000
+MAX_CUTS = 1_000
 """Largest number of candidate cuts of a range, evenly spread; all integers if fewer."""
 
 
@@ -67,7 +67,7 @@ class Range:
     @property
     def cuts(self) -> Ints:
         """Candidate cuts."""
-        n = min(self.high - self.low, MOST_CUTS)
+        n = min(self.high - self.low, MAX_CUTS)
         return self.low + np.arange(1, n + 1) * (self.high - self.low) // max(n, 1)
 
     def find_parts(self, numbers: npt.NDArray[Any]) -> Ints:

@@ -35,7 +35,7 @@ TREES = 4_000
 SAMPLES = 400_000
 EPSILON = 1.0
 CONFIDENCE = 0.999999
-MOST_ERRORS = 5.0
+MAX_ERRORS = 5.0
 
 _SCHEMA = Schema(
     [Categorical("ward", ["a", "b"], missing=False)], label=Categorical("falls", ["no", "yes"])
@@ -138,7 +138,7 @@ def _against(name: str, seen: npt.NDArray[np.bool_], theory: float, unit: str) -
         abs(float(seen.mean()) - theory) / error,
         "standard errors",
         "lower",
-        MOST_ERRORS,
+        MAX_ERRORS,
     )
 
 

@@ -24,7 +24,7 @@ from shoal.coordinator.ddml.instances import open_instance_store
 from shoal.coordinator.ddml.model_server import ModelServer
 from shoal.data.schema import Categorical, Schema, Text
 from shoal.entropy import SystemEntropy
-from shoal.protocols.ddml.instances import SpamFilterLike
+from shoal.protocols.ddml.merging import SpamFilterProtocol
 from shoal.protocols.ddml.params import DDMLParams, Merge
 from shoal.protocols.ddml.spam_filter import SpamFilter, SpamThresholds
 
@@ -63,9 +63,9 @@ def measures() -> Iterator[Measure]:
                 "lower",
             )
             if store == "memory":
-                judge = SpamFilter(params, SpamThresholds(_INFINITE, _INFINITE))
+                spam_filter = SpamFilter(params, SpamThresholds(_INFINITE, _INFINITE))
                 yield from _figures(
-                    f"{p}_{store}_{merge}_filtered", limit, *_serve(params, store, judge)
+                    f"{p}_{store}_{merge}_filtered", limit, *_serve(params, store, spam_filter)
                 )
 
 
@@ -90,7 +90,9 @@ def make_params(p: int, merge: Merge) -> DDMLParams:
     return DDMLParams(schema, epsilon=4.0, size=1 << 30, merge=merge)
 
 
-def _serve(params: DDMLParams, store: str, judge: SpamFilterLike | None) -> tuple[float, float]:
+def _serve(
+    params: DDMLParams, store: str, spam_filter: SpamFilterProtocol | None
+) -> tuple[float, float]:
     """Return pairs a second, and processor seconds of a pair.
 
     They are the best of a few rounds, and for Redis the mean of all.
@@ -98,7 +100,7 @@ def _serve(params: DDMLParams, store: str, judge: SpamFilterLike | None) -> tupl
     elsewhere = _cpu_elsewhere()
     with _address(store) as address, open_instance_store(None, address) as models:
         entropy = SystemEntropy()
-        serving = ModelServer(params, "5" * 64, models, judge, entropy)
+        serving = ModelServer(params, "5" * 64, models, spam_filter, entropy)
         # Send other weights than those drawn: SQLite does not write unchanged pages.
         bodies = [
             (entropy.words(params.n_weights, np.uint32) >> np.uint32(8)).astype("<i4").tobytes()

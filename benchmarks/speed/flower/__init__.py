@@ -49,7 +49,7 @@ _FEW, _MANY = 10, 60
 """Updates of each device in the two runs."""
 _KILLED_UPDATES, _KILLED_PATIENCE, _KILLED_AT_ONCE, _KILLED_AFTER = 15, 120.0, 5, 8
 _KILLED_ROUNDS, _KILLED_ROUND = 4, 2
-_DOWN_SECONDS, _MOST_SECONDS = 2.0, 600.0
+_DOWN_SECONDS, _MAX_SECONDS = 2.0, 600.0
 
 
 def measures(only: str = "") -> Iterator[Measure]:
@@ -143,7 +143,7 @@ def _run_study(kind: Kind, n_updates: int) -> tuple[int, float, float]:
         with coordinator(Path(folder), n_updates) as ours:
             before = ours.programs[0].cpu()
             ours.programs.append(devices := ours.join(kind))
-            client = devices.wait(_MOST_SECONDS)
+            client = devices.wait(_MAX_SECONDS)
             server = ours.programs[0].cpu() - before
         _, merged, dropped = ours.count_updates()
         if merged + dropped != ours.n_expected:
@@ -182,7 +182,7 @@ def _kill_theirs() -> tuple[str, int]:
         flower.programs.append(flower.start_link())
         until(
             lambda: flower.status(run).startswith("finished"),
-            _MOST_SECONDS / 2,
+            _MAX_SECONDS / 2,
             flower.programs[1:],
         )
         return flower.status(run), max(flower.seen)
@@ -193,11 +193,11 @@ def _kill_ours() -> tuple[bool, int]:
     with tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder:
         with coordinator(Path(folder), _KILLED_UPDATES, patience=_KILLED_PATIENCE) as ours:
             ours.programs.append(devices := ours.join("participants", _KILLED_AT_ONCE))
-            until(lambda: f"{_KILLED_AFTER} of " in devices.said, _MOST_SECONDS, ours.programs)
+            until(lambda: f"{_KILLED_AFTER} of " in devices.said, _MAX_SECONDS, ours.programs)
             ours.programs[0].kill()
             time.sleep(_DOWN_SECONDS)
             ours.programs.append(ours.start())
-            devices.wait(_MOST_SECONDS)
+            devices.wait(_MAX_SECONDS)
             is_done = until(ours.has_model, _KILLED_PATIENCE, ours.programs[-1:])
         _, merged, dropped = ours.count_updates()
         return is_done, ours.n_expected - merged - dropped

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from shoal.entropy import Entropy
-from shoal.protocols.ddml.instances import LIMIT, Weights, add_step, round_to_grid
+from shoal.protocols.ddml.merging import MAX_WEIGHT, Weights, add_step, round_to_grid
 
 
 def make_random_update(update: Weights, entropy: Entropy) -> Weights:
@@ -39,7 +39,7 @@ def stretch_step(drawn: Weights, update: Weights, factor: float) -> Weights:
 
 def make_constant_update(update: Weights, value: int) -> Weights:
     """Return a model with the same value for each weight."""
-    return np.full_like(update, np.clip(value, -LIMIT, LIMIT))
+    return np.full_like(update, np.clip(value, -MAX_WEIGHT, MAX_WEIGHT))
 
 
 def move_one_weight(update: Weights, where: int, size: int) -> Weights:

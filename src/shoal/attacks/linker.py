@@ -26,20 +26,10 @@ Size, order, time and moment are tried with each kind of trace. `assign_reads` g
 without a name first. Ties are broken at random. The true senders are used to count correct guesses
 and for no other purpose.
 
-If nothing links packets and participants, the senders are a uniformly random assignment. Then, for
-N participants and n packets, at least k guesses are correct with a chance of at most
-C(n, k) (N - k)! / N!, for any guesses; for n = N this is 1 / k!. One correct guess is therefore
-expected, and ten are evidence. If L packets are linked and the others are random, the same bound
-holds for the remaining ones. The smallest L that makes the number of correct guesses plausible is a
-lower bound on the number of linked packets.
-
-A clue may also favour the senders without identifying them. For each packet, all participants are
-ranked by the clue, ties at random. The rank of a random sender is uniform. The sum of n independent
-ranks, each uniform over an interval of length 1, is z standard deviations from its mean with a
-chance of at most exp(-z^2 / 2).
-
-A change must keep the bounds conservative: a test that reports no link must not do so because the
-attack is weak. `tests/unit/attacks` shows that each clue finds careless senders.
+The number of correct guesses and the ranks of the true senders are compared with those of random
+senders; `score_clue` and `bound_chance` have the bounds and their proofs. A change must keep the
+bounds conservative: a test that reports no link must not do so because the attack is weak.
+`tests/unit/attacks` shows that each clue finds careless senders.
 """
 
 from __future__ import annotations
@@ -56,7 +46,7 @@ from shoal.entropy import Entropy
 
 Floats = npt.NDArray[np.float64]
 
-_FINE = 1 << 32
+_TIE_BREAK_RANGE = 1 << 32
 
 
 @dataclass(frozen=True)
@@ -75,7 +65,7 @@ class Trace:
         Bytes.
     headers
         Names and values, in order.
-    until
+    ended
         When it ended: with the response, or when the client disconnected.
     """
 
@@ -85,7 +75,7 @@ class Trace:
     connection: str | None = None
     size: int | None = None
     headers: tuple[tuple[str, str], ...] | None = None
-    until: float | None = None
+    ended: float | None = None
 
 
 @dataclass(frozen=True)
@@ -123,11 +113,11 @@ class LinkageResult:
     ----------
     clue
         Its name, with the kind of trace that it was tried with.
-    n_right
+    n_correct
         Packets with a correctly guessed sender.
     n_linked
         Lower bound on the number of linked packets; 0 if the correct guesses may be chance.
-    lean
+    z_score
         Standard deviations by which the senders are ranked higher than random senders would be.
     chance
         Upper bound on the chance of this result if nothing links packets to participants.
@@ -138,9 +128,9 @@ class LinkageResult:
     clue: str
     n_packets: int
     n_participants: int
-    n_right: int
+    n_correct: int
     n_linked: int
-    lean: float
+    z_score: float
     chance: float
     is_found: bool
 
@@ -150,11 +140,11 @@ class LinkageResult:
         return self.n_linked / self.n_packets if self.n_packets else 0.0
 
     def __str__(self) -> str:
-        found = (
-            f"{self.n_right} of {self.n_packets} guessed among {self.n_participants}, at "
+        summary = (
+            f"{self.n_correct} of {self.n_packets} guessed among {self.n_participants}, at "
             f"least {self.n_linked} linked"
         )
-        return f"{self.clue}: {found}, lean {self.lean:.1f} (chance {self.chance:.2g})"
+        return f"{self.clue}: {summary}, z {self.z_score:.1f} (chance {self.chance:.2g})"
 
 
 def link(
@@ -179,7 +169,7 @@ def link(
     >>> careless = [Trace("packet", address=f"127.0.0.{i}") for i in reversed(range(20))]
     >>> found = link(ObservedTraffic(named, careless), people[::-1], SeededEntropy(1), 1e-6)
     >>> print(found[0])
-    address: 20 of 20 guessed among 20, at least 10 linked, lean 7.4 (chance 8.2e-19)
+    address: 20 of 20 guessed among 20, at least 10 linked, z 7.4 (chance 8.2e-19)
     """
     people = traffic.participants
     guesses = {
@@ -220,20 +210,20 @@ def guess_senders(scores: Floats, entropy: Entropy) -> list[int | None]:
     Packets that are left over get None.
     """
     n, n_all = scores.shape
-    found: list[int | None] = [None] * n
+    guesses: list[int | None] = [None] * n
     free = set(range(n_all))
-    for at in np.lexsort((entropy.below_many(_FINE, scores.size), -scores.ravel())):
+    for at in np.lexsort((entropy.below_many(_TIE_BREAK_RANGE, scores.size), -scores.ravel())):
         packet, person = divmod(int(at), n_all)
-        if found[packet] is None and person in free:
-            found[packet] = person
+        if guesses[packet] is None and person in free:
+            guesses[packet] = person
             free.remove(person)
-    return found
+    return guesses
 
 
 def rank_suspects(scores: Floats, entropy: Entropy) -> npt.NDArray[np.intp]:
     """Return the participants for each packet (row), the most suspected first."""
     return np.lexsort(
-        (entropy.below_many(_FINE, scores.size).reshape(scores.shape), -scores), axis=1
+        (entropy.below_many(_TIE_BREAK_RANGE, scores.size).reshape(scores.shape), -scores), axis=1
     )
 
 
@@ -244,44 +234,68 @@ def score_clue(
     senders: Sequence[int],
     alpha: float,
 ) -> LinkageResult:
-    """Compare guesses with the true senders; claim too much with probability alpha at most."""
+    """Compare guesses with the true senders; claim too much with probability alpha at most.
+
+    Notes
+    -----
+    If nothing links packets and participants, the senders are a uniformly random assignment, and
+    `bound_chance` limits the chance of k correct guesses. If L packets are linked and the others
+    are random, the same bound holds for the remaining ones. The smallest L that makes the number of
+    correct guesses plausible is a lower bound on the number of linked packets.
+
+    A clue may also favour the senders without identifying them. For each packet, all participants
+    are ranked by the clue, ties at random. The rank of a random sender is uniform. The sum of n
+    independent ranks, each uniform over an interval of length 1, is z standard deviations from its
+    mean with a chance of at most exp(-z^2 / 2).
+    """
     n, n_all = suspected.shape
-    right = sum(one == other for one, other in zip(guesses, senders, strict=True))
-    linked = next(
-        k for k in range(right + 1) if bound_chance(n - k, n_all - k, right - k) > alpha / 2
+    n_correct = sum(guess == sender for guess, sender in zip(guesses, senders, strict=True))
+    n_linked = next(
+        k for k in range(n_correct + 1) if bound_chance(n - k, n_all - k, n_correct - k) > alpha / 2
     )
     places = np.argmax(suspected == np.array(senders, np.intp).reshape(n, 1), axis=1)
-    lean = float(np.sum(0.5 - (places + 0.5) / n_all) / math.sqrt(n / 12)) if n else 0.0
-    chance = min(1.0, 2 * min(bound_chance(n, n_all, right), math.exp(-(max(0.0, lean) ** 2) / 2)))
-    return LinkageResult(clue, n, n_all, right, linked, lean, chance, chance <= alpha)
+    z_score = float(np.sum(0.5 - (places + 0.5) / n_all) / math.sqrt(n / 12)) if n else 0.0
+    chance = min(
+        1.0, 2 * min(bound_chance(n, n_all, n_correct), math.exp(-(max(0.0, z_score) ** 2) / 2))
+    )
+    return LinkageResult(clue, n, n_all, n_correct, n_linked, z_score, chance, chance <= alpha)
 
 
-def bound_chance(n_packets: int, n_participants: int, n_right: int) -> float:
+def bound_chance(n_packets: int, n_participants: int, n_correct: int) -> float:
     """Return an upper bound on the chance of this many correct guesses for random senders.
 
     Notes
     -----
     Any k guesses of different participants are all correct with a chance of (N - k)! / N!. There
-    are C(n, k) ways to choose k guesses.
+    are C(n, k) ways to choose k guesses. So at least k of n guesses are correct with a chance of at
+    most C(n, k) (N - k)! / N!; for n = N this is 1 / k!. One correct guess is therefore expected,
+    and ten are evidence.
     """
     ways = (
-        math.lgamma(n_packets + 1) - math.lgamma(n_right + 1) - math.lgamma(n_packets - n_right + 1)
+        math.lgamma(n_packets + 1)
+        - math.lgamma(n_correct + 1)
+        - math.lgamma(n_packets - n_correct + 1)
     )
     return min(
         1.0,
         math.exp(
-            ways + math.lgamma(n_participants - n_right + 1) - math.lgamma(n_participants + 1)
+            ways + math.lgamma(n_participants - n_correct + 1) - math.lgamma(n_participants + 1)
         ),
     )
 
 
 def _compare_values(traffic: ObservedTraffic, what: Callable[[Trace], str | None]) -> Floats:
     """Return 1 for each packet and participant with the same value."""
-    had: Mapping[str, set[str | None]] = {who: set() for who in traffic.participants}
+    values_by_participant: Mapping[str, set[str | None]] = {
+        who: set() for who in traffic.participants
+    }
     for who, trace in traffic.named:
-        had[who].add(what(trace))
+        values_by_participant[who].add(what(trace))
     rows = [
-        [float(what(packet) is not None and what(packet) in values) for values in had.values()]
+        [
+            float(what(packet) is not None and what(packet) in values)
+            for values in values_by_participant.values()
+        ]
         for packet in traffic.packets
     ]
     return _make_matrix(traffic, rows)
@@ -289,15 +303,15 @@ def _compare_values(traffic: ObservedTraffic, what: Callable[[Trace], str | None
 
 def _compare_headers(traffic: ObservedTraffic) -> Floats:
     """Score common headers, rare ones higher; the order of the headers counts as one more."""
-    had: Mapping[str, set[object]] = {who: set() for who in traffic.participants}
+    values_by_participant: Mapping[str, set[object]] = {who: set() for who in traffic.participants}
     for who, trace in traffic.named:
-        had[who] |= _list_header_marks(trace)
-    n_having = Counter(mark for marks in had.values() for mark in marks)
-    worth = {mark: math.log(len(had) / n) for mark, n in n_having.items()}
+        values_by_participant[who] |= _list_header_marks(trace)
+    n_having = Counter(mark for marks in values_by_participant.values() for mark in marks)
+    weights = {mark: math.log(len(values_by_participant) / n) for mark, n in n_having.items()}
     rows = [
         [
-            math.fsum(worth[mark] for mark in _list_header_marks(packet) & marks)
-            for marks in had.values()
+            math.fsum(weights[mark] for mark in _list_header_marks(packet) & marks)
+            for marks in values_by_participant.values()
         ]
         for packet in traffic.packets
     ]
@@ -322,18 +336,22 @@ def _compare_sizes(traffic: ObservedTraffic) -> Floats:
     if not sizes or not of_packets:
         return _make_matrix(traffic, [])
     shift = float(np.median(of_packets) - np.median(sizes))
-    had = {
+    values_by_participant = {
         who: [trace.size for name, trace in traffic.named if name == who and trace.size is not None]
         for who in traffic.participants
     }
 
-    def near(packet: Trace, own: Sequence[int]) -> float:
+    def score_size(packet: Trace, own: Sequence[int]) -> float:
         if packet.size is None or not own:
             return -np.inf
         return -min(abs(packet.size - size - by) for size in own for by in (0.0, shift))
 
     return _make_matrix(
-        traffic, [[near(packet, own) for own in had.values()] for packet in traffic.packets]
+        traffic,
+        [
+            [score_size(packet, own) for own in values_by_participant.values()]
+            for packet in traffic.packets
+        ],
     )
 
 
@@ -347,34 +365,38 @@ def _compare_order(traffic: ObservedTraffic, *, is_reversed: bool = False) -> Fl
 
 def _compare_times(traffic: ObservedTraffic) -> Floats:
     """Score participants by how recently they were seen before the packet."""
-    had = {
+    values_by_participant = {
         who: [trace.time for name, trace in traffic.named if name == who and trace.time is not None]
         for who in traffic.participants
     }
 
-    def soon(packet: Trace, own: Sequence[float]) -> float:
+    def score_time(packet: Trace, own: Sequence[float]) -> float:
         before = [time for time in own if packet.time is not None and time <= packet.time]
         return -np.inf if packet.time is None or not before else max(before) - packet.time
 
     return _make_matrix(
-        traffic, [[soon(packet, own) for own in had.values()] for packet in traffic.packets]
+        traffic,
+        [
+            [score_time(packet, own) for own in values_by_participant.values()]
+            for packet in traffic.packets
+        ],
     )
 
 
 def _compare_moments(traffic: ObservedTraffic) -> Floats:
     """Score participants by the time between the packet and the nearest begin or end of a trace."""
-    had = {
+    values_by_participant = {
         who: [
             moment
             for name, trace in traffic.named
             if name == who
-            for moment in (trace.time, trace.until)
+            for moment in (trace.time, trace.ended)
             if moment is not None
         ]
         for who in traffic.participants
     }
 
-    def near(packet: Trace, own: Sequence[float]) -> float:
+    def score_moment(packet: Trace, own: Sequence[float]) -> float:
         return (
             -np.inf
             if packet.time is None or not own
@@ -382,7 +404,11 @@ def _compare_moments(traffic: ObservedTraffic) -> Floats:
         )
 
     return _make_matrix(
-        traffic, [[near(packet, own) for own in had.values()] for packet in traffic.packets]
+        traffic,
+        [
+            [score_moment(packet, own) for own in values_by_participant.values()]
+            for packet in traffic.packets
+        ],
     )
 
 
@@ -417,28 +443,28 @@ def assign_reads(
     Examples
     --------
     >>> enrolled = [
-    ...     ("ann", Trace("enrolment", 1.0, until=1.1)),
-    ...     ("bob", Trace("enrolment", 2.0, until=2.1)),
+    ...     ("ann", Trace("enrolment", 1.0, ended=1.1)),
+    ...     ("bob", Trace("enrolment", 2.0, ended=2.1)),
     ... ]
     >>> reads = [
-    ...     Trace("read", 1.2, until=30.0),
-    ...     Trace("read", 2.2, until=9.0),
+    ...     Trace("read", 1.2, ended=30.0),
+    ...     Trace("read", 2.2, ended=9.0),
     ...     Trace("read", 30.1),
     ...     Trace("read", 9.1),
     ... ]
     >>> [who for who, trace in assign_reads(enrolled, reads) if trace.kind == "read"]
     ['ann', 'bob', 'bob', 'ann']
     """
-    found: list[tuple[str, Trace]] = []
+    assigned: list[tuple[str, Trace]] = []
     free_since: dict[str, float] = {}
     for who, trace in sorted(
         [*named, *((None, trace) for trace in reads)], key=lambda pair: _get_begin(pair[1])
     ):
         name = who if who is not None else _find_likely_reader(free_since, _get_begin(trace))
         if name is not None:
-            found.append((name, trace))
+            assigned.append((name, trace))
             free_since[name] = _get_end(trace, is_named=who is not None)
-    return found
+    return assigned
 
 
 def _find_likely_reader(free_since: dict[str, float], begin: float) -> str | None:
@@ -453,6 +479,6 @@ def _get_begin(trace: Trace) -> float:
 
 
 def _get_end(trace: Trace, *, is_named: bool) -> float:
-    if trace.until is not None:
-        return trace.until
+    if trace.ended is not None:
+        return trace.ended
     return _get_begin(trace) if is_named else math.inf

@@ -102,9 +102,9 @@ def subtract_disclosed(noisy_sums: Ints, disclosed: Iterable[DisclosedAnswer]) -
     ([99, 13], True)
     """
     disclosed = tuple(disclosed)
-    roles = {one.role for one in disclosed}
+    roles = {share.role for share in disclosed}
     return RemainingSum(
-        noisy_sums - sum((one.values for one in disclosed), np.zeros_like(noisy_sums)),
+        noisy_sums - sum((share.values for share in disclosed), np.zeros_like(noisy_sums)),
         ADDS in roles,
         SUBTRACTS in roles,
     )
@@ -138,7 +138,8 @@ def collude(
         ]
         answers.append(DisclosedAnswer(asked.question, np.concatenate(parts), roles.get(member)))
     return subtract_disclosed(
-        np.sum([one.values for one in answers], axis=0), (answers[member] for member in colluders)
+        np.sum([answer.values for answer in answers], axis=0),
+        (answers[member] for member in colluders),
     )
 
 

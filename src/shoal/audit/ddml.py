@@ -35,7 +35,7 @@ from shoal.protocols.base import (
     run_input,
 )
 from shoal.protocols.ddml.design_matrix import Columns, Floats
-from shoal.protocols.ddml.instances import Weights, round_to_grid
+from shoal.protocols.ddml.merging import Weights, round_to_grid
 from shoal.protocols.ddml.messages import MESSAGES, DDMLDraw, DDMLInstance, DDMLUpdate, read_weights
 from shoal.protocols.ddml.noisy_step import AdditiveStep, ClosestStep, UpdateStep, make_step
 from shoal.protocols.ddml.params import DDMLParams

@@ -50,7 +50,7 @@ from shoal.protocols.pfds.messages import HolderTables, PFDSScriptState
 from shoal.protocols.pfds.paper.peer import PaperPeer
 from shoal.protocols.pfds.params import GRID, Floats, Ints, PFDSParams, PFDSRows
 from shoal.protocols.pfds.peer import LocalPeer, SecureSumPeer
-from shoal.protocols.pfds.refinement import MOST, ONE
+from shoal.protocols.pfds.refinement import MAX_WEIGHT, ONE
 from shoal.protocols.pfds.script import Answers, SecureSumScript
 from shoal.protocols.pfds.tables import TABLES, price_tables
 from shoal.protocols.secagg.member import SumMember
@@ -87,7 +87,7 @@ def make_hostile_state(script: SecureSumScript, step: int) -> PFDSScriptState:
 
     Its model is certain of the first class, and wrong about the unit.
     """
-    return script.initial_state.replace(step=step, intercept=-MOST * ONE)
+    return script.initial_state.replace(step=step, intercept=-MAX_WEIGHT * ONE)
 
 
 class PFDSScriptedAggregator(SecureSumScript):
@@ -95,7 +95,7 @@ class PFDSScriptedAggregator(SecureSumScript):
 
     @property
     def initial_state(self) -> PFDSScriptState:
-        return super().initial_state.replace(intercept=-MOST * ONE)
+        return super().initial_state.replace(intercept=-MAX_WEIGHT * ONE)
 
     def advance(self, state: PFDSScriptState, answers: Answers) -> PFDSScriptState:
         return state.replace(step=len(answers))

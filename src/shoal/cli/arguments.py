@@ -15,7 +15,7 @@ from shoal.data.tables import Table
 from shoal.errors import UsageError
 from shoal.text import escape_text
 
-MOST_LISTED = 20
+MAX_LISTED = 20
 _MAX_NAME_LENGTH = 80
 
 
@@ -42,11 +42,13 @@ def parse_numbers(option: str, text: str | None, kind: type[Any]) -> list[Any]:
     try:
         # Python would read 1_0 as ten.
         numbers = (
-            [] if text is None else [kind(one if "_" not in one else "") for one in text.split(",")]
+            []
+            if text is None
+            else [kind(number if "_" not in number else "") for number in text.split(",")]
         )
     except ValueError:
         numbers = [math.nan]
-    if all(0 < one < math.inf for one in numbers):
+    if all(0 < number < math.inf for number in numbers):
         return numbers
     wanted, example = ("whole numbers", "1000,10000") if kind is int else ("numbers", "0.5,1,2")
     raise UsageError(
@@ -78,25 +80,25 @@ def pick_study(name: str, studies: Mapping[str, str], where: str) -> str:
     '7f3a91c2'
     """
     digits = name.lower().replace("-", "")
-    found = [
+    matches = [
         digest
         for digest, title in studies.items()
         if name == title or (digits and digest.startswith(digits))
     ]
-    if len(found) == 1:
-        return found[0]
+    if len(matches) == 1:
+        return matches[0]
     listed = "; ".join(
         f"{escape_text(studies[digest][:_MAX_NAME_LENGTH])} ({digest[:12]})"
-        for digest in (found or list(studies))[:MOST_LISTED]
+        for digest in (matches or list(studies))[:MAX_LISTED]
     )
     quoted = f'"{escape_text(name[:_MAX_NAME_LENGTH])}"' if name else "without a name"
     why = f"{where}: {listed}." if listed else f"{where}: no study."
-    if found:
+    if matches:
         raise UsageError(
             "USAGE-001",
             f"More than one study matches {quoted}.",
             why=why,
-            fix=f"Give enough digits of the digest: {found[0][:12]}",
+            fix=f"Give enough digits of the digest: {matches[0][:12]}",
         )
     fix = "Give its title, or the beginning of its digest." if studies else None
     raise UsageError("USAGE-001", f"There is no study {quoted} here.", why=why, fix=fix)

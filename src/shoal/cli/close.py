@@ -22,7 +22,7 @@ from shoal.text import escape_text
 _STDIN = "-"
 _DIGEST_PATTERN = re.compile(r"[0-9a-f]{64}")
 _KEY_PATTERN = re.compile(r"(?:[0-9a-fA-F][\s-]?){64}")
-_MOST_CHARACTERS = 1_000
+_MAX_CHARACTERS = 1_000
 
 
 def close(
@@ -77,9 +77,9 @@ async def _close_study(url: str, study: str, key: str, ca: Path | None) -> dict[
     network_path = parse_via(None, url, entropy, ca=ca)
     async with Client(url, SystemClock(), entropy, network_path=network_path) as client:
         titles = {
-            one["digest"]: one["title"]
-            for one in await client.fetch_studies()
-            if _DIGEST_PATTERN.fullmatch(one["digest"])
+            listed["digest"]: listed["title"]
+            for listed in await client.fetch_studies()
+            if _DIGEST_PATTERN.fullmatch(listed["digest"])
         }
         digest = pick_study(study, titles, f"At {escape_text(client.url)}")
         try:
@@ -91,20 +91,22 @@ async def _close_study(url: str, study: str, key: str, ca: Path | None) -> dict[
                     "store."
                 )
             raise
-        found = next((one for one in await client.fetch_studies() if one["digest"] == digest), None)
-    if found is None:
+        closed = next(
+            (listed for listed in await client.fetch_studies() if listed["digest"] == digest), None
+        )
+    if closed is None:
         raise TransportError(
             "NET-002", "The coordinator accepted the request, but does not list the study any more."
         )
-    reason = found.get("reason")
+    reason = closed.get("reason")
     return {
         "study": digest,
         "short": shorten_digest(bytes.fromhex(digest)),
-        "title": found["title"],
-        "status": found["status"],
-        "reason": " ".join(reason[:_MOST_CHARACTERS].split()) if isinstance(reason, str) else None,
+        "title": closed["title"],
+        "status": closed["status"],
+        "reason": " ".join(reason[:_MAX_CHARACTERS].split()) if isinstance(reason, str) else None,
         "model": f"{client.url}{study_route(digest, 'model')}"
-        if found["status"] == "done"
+        if closed["status"] == "done"
         else None,
     }
 
@@ -145,9 +147,9 @@ def _prompt_key() -> str:
 def _read_key_file(name: str) -> str:
     try:
         if name == _STDIN:
-            return sys.stdin.read(_MOST_CHARACTERS)
+            return sys.stdin.read(_MAX_CHARACTERS)
         with Path(name).open(encoding="ascii", errors="replace") as file:
-            return file.read(_MOST_CHARACTERS)
+            return file.read(_MAX_CHARACTERS)
     except (OSError, ValueError) as error:
         reason = (
             error.strerror

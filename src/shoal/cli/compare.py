@@ -340,10 +340,9 @@ def _compare_with_baselines(result: Mapping[str, Any], value: float) -> str:
 
 def _describe_left_out(left_out: Sequence[Mapping[str, str]]) -> Iterator[str]:
     """Yield the alternatives that do not fit, by reason."""
-    for why in dict.fromkeys(one["why"] for one in left_out):
-        yield (
-            f"{'; '.join(one['name'] for one in left_out if one['why'] == why)}: {escape_text(why)}"
-        )
+    for why in dict.fromkeys(entry["why"] for entry in left_out):
+        names = "; ".join(entry["name"] for entry in left_out if entry["why"] == why)
+        yield f"{names}: {escape_text(why)}"
 
 
 def _describe_measures(result: Mapping[str, Any]) -> str:
@@ -507,7 +506,7 @@ def _check_options(repeats: int, holder: str | None, holders: int | None) -> Non
         raise UsageError(
             "USAGE-001",
             f"--holders {holders} is out of range.",
-            fix=f"Give a number from 3 to {MAX_DATABASES:,}.",
+            fix=f"Give a number from 1 to {MAX_DATABASES:,}.",
         )
 
 

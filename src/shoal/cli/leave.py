@@ -137,8 +137,10 @@ def find_study(journal: Journal, name: str, where: str) -> JoinedStudy:
 
     Raise ``USAGE-001`` if there is none, or more than one.
     """
-    studies = {one.study: one for one in journal.list_studies()}
-    return studies[pick_study(name, {digest: one.title for digest, one in studies.items()}, where)]
+    studies = {joined.study: joined for joined in journal.list_studies()}
+    return studies[
+        pick_study(name, {digest: joined.title for digest, joined in studies.items()}, where)
+    ]
 
 
 def _read_manifest(joined: JoinedStudy) -> Manifest | None:

@@ -161,17 +161,17 @@ def _format_contents(model: Model) -> list[str]:
             f"tree      {format_count(len(tree), 'node')}",
             *(f"  {line}" for line in format_tree(tree).splitlines()),
         ]
-    found = list_largest_weights(model, _SHOWN_WEIGHTS + 1)
+    weights = list_largest_weights(model, _SHOWN_WEIGHTS + 1)
     what = (
         "of each classifier in the vote"
         if model.kind == "vote"
         else "each with the class that it supports"
     )
     what = what if model.classes else "as shares of the label's range"
-    more = "; --json prints more" if len(found) > _SHOWN_WEIGHTS else ""
+    more = "; --json prints more" if len(weights) > _SHOWN_WEIGHTS else ""
     lines = [
         _format_weight(weight)
-        for weight in [*list_constants(model)[:_SHOWN_NAMES], *found[:_SHOWN_WEIGHTS]]
+        for weight in [*list_constants(model)[:_SHOWN_NAMES], *weights[:_SHOWN_WEIGHTS]]
     ]
     return [f"weights   the largest, {what}{more}", *lines]
 
@@ -319,14 +319,14 @@ def _warn_about_formulas(model: Model) -> list[str]:
 
     The class is written unchanged, because programs compare it with labels.
     """
-    found = [
+    formulas = [
         value
         for value in model.classes
         if len(value) > 1 and value[0] in "=+-@" and not _is_number(value)
     ]
-    if not found:
+    if not formulas:
         return []
-    named = ", ".join(map(clean_text, found[:_SHOWN_NAMES]))
+    named = ", ".join(map(clean_text, formulas[:_SHOWN_NAMES]))
     return [
         f"WARNING   a spreadsheet may execute classes as formulas ({named}): open the file as "
         "text, not in a spreadsheet"

@@ -209,7 +209,7 @@ def write_page(path: Path, page: bytes, sources: list[Path]) -> None:
     """
     try:
         if any(
-            path.exists() and one.exists() and path.samefile(one) for one in sources
+            path.exists() and source.exists() and path.samefile(source) for source in sources
         ) or not _is_replaceable(path):
             what = f"{escape_text(str(path))} already exists and was not written by shoal."
             raise UsageError("REPORT-003", what, fix="Give another file: --out FILE.html")

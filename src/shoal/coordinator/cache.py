@@ -22,15 +22,15 @@ class LRUCache(Generic[Key, Value]):
 
     Examples
     --------
-    >>> cache = LRUCache[str, int](most=2)
+    >>> cache = LRUCache[str, int](max_values=2)
     >>> cache.put("a", 1), cache.put("b", 2), cache.get("a"), cache.put("c", 3)
     (1, 2, 1, 3)
     >>> cache.get("a"), cache.get("b"), len(cache)
     (1, None, 2)
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_values: int) -> None:
+        self._max_values = max_values
         self._values: OrderedDict[Key, Value] = OrderedDict()
 
     def __len__(self) -> int:
@@ -45,7 +45,7 @@ class LRUCache(Generic[Key, Value]):
         """Store a value and return it; drop the least recently used one if there are too many."""
         self._values[key] = value
         self._values.move_to_end(key)
-        if len(self._values) > self._most:
+        if len(self._values) > self._max_values:
             self._values.popitem(last=False)
         return value
 
@@ -65,16 +65,16 @@ class SingleFlightCache(Generic[T]):
     them, so that the requests of participants are not delayed by more than that.
     """
 
-    def __init__(self, most: int) -> None:
-        self._cache: LRUCache[str, T] = LRUCache(most)
+    def __init__(self, max_values: int) -> None:
+        self._cache: LRUCache[str, T] = LRUCache(max_values)
         self._lock = asyncio.Lock()
 
     async def get(self, name: str, make: Callable[[], T]) -> T:
         """Return the value of a name; make it if it is not in the cache."""
-        found = self._cache.get(name)
-        if found is None:
+        value = self._cache.get(name)
+        if value is None:
             async with self._lock:
-                found = self._cache.get(name)
-                if found is None:
-                    found = self._cache.put(name, await run_in_threadpool(make))
-        return found
+                value = self._cache.get(name)
+                if value is None:
+                    value = self._cache.put(name, await run_in_threadpool(make))
+        return value

@@ -235,10 +235,10 @@ def binary_body(
     description: str = "Limited to the size of the study's largest message.",
 ) -> Plain:
     """Describe a request body of bytes, in one of some media types."""
-    found: Plain = {}
-    for one in media:
-        found |= content(one, _describe_bytes(limit))
-    return _describe_body(found, description)
+    contents: Plain = {}
+    for media_type in media:
+        contents |= content(media_type, _describe_bytes(limit))
+    return _describe_body(contents, description)
 
 
 def query_number(name: str, allowed: range, description: str) -> Plain:
@@ -253,21 +253,21 @@ def query_number(name: str, allowed: range, description: str) -> Plain:
     }
 
 
-def _describe_success(status: int, found: Mapping[str, Plain]) -> Plain:
+def _describe_success(status: int, contents: Mapping[str, Plain]) -> Plain:
     text = "Stored, or rejected without notice." if status == 202 else "Success."
-    return {str(status): {"description": text} | ({"content": dict(found)} if found else {})}
+    return {str(status): {"description": text} | ({"content": dict(contents)} if contents else {})}
 
 
 def _describe_rejection(status: int, text: str) -> Plain:
-    found: Plain = {"description": text, "content": content(PROBLEM, "Problem")}
+    description: Plain = {"description": text, "content": content(PROBLEM, "Problem")}
     header = {401: "WWW-Authenticate", 503: "Retry-After"}.get(status)
-    return found | (
+    return description | (
         {"headers": {header: {"required": True, "schema": {"type": "string"}}}} if header else {}
     )
 
 
-def _describe_body(found: Plain, description: str) -> Plain:
-    return {"required": True, "description": description, "content": found}
+def _describe_body(contents: Plain, description: str) -> Plain:
+    return {"required": True, "description": description, "content": contents}
 
 
 def _describe_bytes(limit: int | None = None) -> Plain:
@@ -275,9 +275,9 @@ def _describe_bytes(limit: int | None = None) -> Plain:
 
 
 def _make_schema(form: type[Record]) -> Plain:
-    found = form.model_json_schema(ref_template="#/components/schemas/{model}")
-    found["description"] = str(form.__doc__).partition("\n")[0]
-    return found
+    schema = form.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema["description"] = str(form.__doc__).partition("\n")[0]
+    return schema
 
 
 def _ref(name: str) -> Plain:

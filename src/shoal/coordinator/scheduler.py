@@ -35,7 +35,6 @@ from typing import Any
 from shoal.clock import Clock, from_milliseconds, to_milliseconds
 from shoal.coordinator.cache import LRUCache
 from shoal.coordinator.mailbox import ChangeNotifier
-from shoal.coordinator.results import encode_result
 from shoal.coordinator.store.base import (
     PendingInput,
     StepResult,
@@ -44,7 +43,7 @@ from shoal.coordinator.store.base import (
     StudyRecord,
     StudySnapshot,
 )
-from shoal.coordinator.studies import StudyHandles, make_hosting
+from shoal.coordinator.studies import StudyHandles, encode_result, make_hosting
 from shoal.entropy import Entropy
 from shoal.errors import LocalProtocolError, RemoteProtocolError, ShoalError
 from shoal.messages.codec import decode, dump, load

@@ -1,4 +1,4 @@
-"""Opened studies: one `StudyHandle` for each study and worker, and its view.
+"""Opened studies: one `StudyHandle` for each study and worker, its view, and its result.
 
 `CoordinatorService` makes one `StudyHandles` and shares it with the scheduler, the model server of
 DDML and the dashboard. Parameters, script, plan and label of a study are computed once in a
@@ -7,6 +7,7 @@ worker, because every part reads them from the same handle.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from datetime import timedelta
 from threading import Lock
@@ -112,3 +113,26 @@ class StudyView:
 def make_hosting(record: StudyRecord) -> Hosting:
     """Return the settings of a stored study that its aggregator needs."""
     return Hosting(timedelta(milliseconds=record.phase_timeout), record.queries)
+
+
+def encode_result(handle: StudyHandle, result: object) -> bytes:
+    """Return the published result of a finished study: model, counts and the label's statement.
+
+    It is JSON with plain data only: nothing in it can run, and ``from_plain`` of each protocol's
+    model reads the model again.
+
+    Raises
+    ------
+    LocalProtocolError
+        ``PROTO-001``: the result is of another protocol than the study.
+    """
+    study = handle.study
+    document = {
+        "study": handle.digest.hex(),
+        "title": study.title,
+        "protocol": study.protocol,
+        "variant": study.variant,
+        **handle.protocol.make_result(handle, result),
+        "statement": handle.label().to_dict(),
+    }
+    return json.dumps(document, ensure_ascii=False, allow_nan=False).encode()

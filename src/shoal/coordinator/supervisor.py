@@ -31,7 +31,7 @@ from shoal.transport.server import STOP_SECONDS, forbid_core_dumps
 STEADY_SECONDS = 10.0
 """Lifetime after which the end of a worker does not count as a failed start."""
 
-MOST_AT_ONCE = 5
+MAX_AT_ONCE = 5
 """Failed starts in a row after which the coordinator gives up."""
 
 GRACE_SECONDS = STOP_SECONDS + 6.0
@@ -58,7 +58,7 @@ class RestartBackoff:
     def next_pause(self, lifetime: float) -> float:
         """Return the seconds to wait; raise ``SERVE-003`` after too many failed starts."""
         self.n_failures = 0 if lifetime >= STEADY_SECONDS else self.n_failures + 1
-        if self.n_failures >= MOST_AT_ONCE:
+        if self.n_failures >= MAX_AT_ONCE:
             what = (
                 f"{self.n_failures} workers in a row ended within {STEADY_SECONDS:g} s of their "
                 "start."

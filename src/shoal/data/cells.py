@@ -109,11 +109,11 @@ def to_numbers(name: str, column: Column) -> npt.NDArray[np.float64]:
         numbers = np.fromiter(
             _map_cells(_to_number_or_infinity, cells, set(map(type, cells))), np.float64, len(cells)
         )
-    strange = np.isinf(numbers)
-    if strange.any():
+    is_invalid = np.isinf(numbers)
+    if is_invalid.any():
         raise SpecError(
             "DATA-004",
-            f"{name}: {describe_rows(strange)} not a finite number.",
+            f"{name}: {describe_rows(is_invalid)} not a finite number.",
             fix="Correct the rows, or leave the cell empty.",
         )
     return numbers

@@ -90,7 +90,7 @@ class Numeric:
     bins
         Public cut points inside the range; None lets the protocol choose, privately and charged.
     missing
-        Whether values may be missing. They get a separate category; declare False to save it.
+        Whether values may be missing. They get a separate category; False avoids this category.
 
     Examples
     --------
@@ -153,13 +153,13 @@ class Numeric:
         numbers = to_numbers(self.name, as_column(self.name, column))
         if not self.missing and np.isnan(numbers).any():
             raise _missing_value_error(self.name, np.isnan(numbers))
-        strange = (numbers < self.low) | (numbers > self.high)
+        is_outside = (numbers < self.low) | (numbers > self.high)
         if outside == "clip":
             return np.clip(numbers, self.low, self.high)
-        if strange.any():
+        if is_outside.any():
             raise SpecError(
                 "DATA-002",
-                f"{self.name}: {describe_rows(strange)} outside the declared range [{self.low}, "
+                f"{self.name}: {describe_rows(is_outside)} outside the declared range [{self.low}, "
                 f"{self.high}].",
                 why="The range is public and fixed by the study; a value outside it would break "
                 "the guarantee.",
@@ -188,7 +188,7 @@ class Categorical:
     groups
         Public grouping: name of the group -> its values. Every value belongs to exactly one group.
     missing
-        Whether values may be missing. They get a separate category; declare False to save it.
+        Whether values may be missing. They get a separate category; False avoids this category.
 
     Examples
     --------
@@ -336,13 +336,13 @@ class Text:
 
     def __post_init__(self) -> None:
         _check_name(self.name)
-        fair = (
+        is_valid = (
             type(self.buckets) is int
             and 2 <= self.buckets <= MAX_BUCKETS
             and type(self.ngrams) is int
             and 1 <= self.ngrams <= MAX_NGRAM
         )
-        if not fair:
+        if not is_valid:
             raise SpecError(
                 "SCHEMA-006",
                 f"{self.name}: {self.buckets!a:.20} buckets of n-grams up to {self.ngrams!a:.20} "
@@ -360,9 +360,11 @@ class Text:
         A missing text is an error if the feature allows none.
         """
         cells = as_column(self.name, column)
-        gone = np.fromiter(map_texts(self.name, cells, lambda text: text is None), bool, len(cells))
-        if not self.missing and gone.any():
-            raise _missing_value_error(self.name, gone)
+        is_missing = np.fromiter(
+            map_texts(self.name, cells, lambda text: text is None), bool, len(cells)
+        )
+        if not self.missing and is_missing.any():
+            raise _missing_value_error(self.name, is_missing)
         encoded = np.empty(len(cells), object)
         for i, grams in enumerate(
             map_texts(

@@ -148,11 +148,11 @@ class Schema:
             )
         column = self._collect_arrays(columns, (self.label.name,))[self.label.name]
         codes = replace(self.label, missing=True).encode(column)
-        gone = codes < 0 if isinstance(self.label, Categorical) else np.isnan(codes)
-        if gone.any():
+        is_missing = codes < 0 if isinstance(self.label, Categorical) else np.isnan(codes)
+        if is_missing.any():
             raise SpecError(
                 "DATA-005",
-                f"{self.label.name}: {describe_rows(gone)} missing.",
+                f"{self.label.name}: {describe_rows(is_missing)} missing.",
                 why="This column is the label, and a label must not be missing.",
                 fix="Fill in or remove the rows.",
             )

@@ -294,10 +294,10 @@ def _split_table_name(name: str) -> tuple[Path, str | None]:
     marks = [
         i for i, char in enumerate(name) if char == "#" and Path(name[:i]).suffix.lower() in _SQLITE
     ]
-    found = [i for i in marks if Path(name[:i]).is_file()]
+    positions = [i for i in marks if Path(name[:i]).is_file()]
     if not marks or Path(name).is_file():
         return Path(name), None
-    mark = (found or marks)[0]
+    mark = (positions or marks)[0]
     return Path(name[:mark]), name[mark + 1 :]
 
 

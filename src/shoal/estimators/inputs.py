@@ -255,13 +255,14 @@ def match_classes(labels: Labels, values: Sequence[str]) -> Labels:
         The values that the schema's label declares. Values that y lacks are parsed as y's type.
     """
     known = _list_known(labels)
-    found = {str(cell_text(value)): value for value in known}
+    value_by_text = {str(cell_text(value)): value for value in known}
     kinds = {type(value) for value in known}
-    if len(kinds) > 1 or len(found) < len(known):
+    if len(kinds) > 1 or len(value_by_text) < len(known):
         return np.array(values)
     kind = kinds.pop()
     read = {
-        value: found[value] if value in found else _parse_label(kind, value) for value in values
+        value: value_by_text[value] if value in value_by_text else _parse_label(kind, value)
+        for value in values
     }
     if any(cell_text(label) != value for value, label in read.items()):
         return np.array(values)
@@ -283,8 +284,10 @@ def _parse_label(kind: type, text: str) -> Any:
 def _list_known(labels: Labels) -> list[Any]:
     """Return the distinct labels that are not missing."""
     # Sorting a million objects or texts would take seconds.
-    found: Iterable[Any] = set(labels.tolist()) if labels.dtype.kind in "OU" else np.unique(labels)
-    return [value for value in found if cell_text(value) is not None]
+    distinct: Iterable[Any] = (
+        set(labels.tolist()) if labels.dtype.kind in "OU" else np.unique(labels)
+    )
+    return [value for value in distinct if cell_text(value) is not None]
 
 
 def _sort_classes(labels: Labels) -> Labels:
@@ -344,7 +347,7 @@ def assign_holders(
     )
     n_holders = int(owners.max()) + 1
     if n_holders < minimum:
-        found = (
+        actual = (
             f"X has {format_count(n, 'row')} for {noun}s"
             if holders is None
             else f"holders names {format_count(n_holders, noun)}"
@@ -354,7 +357,7 @@ def assign_holders(
         needs = f"{'a secure sum' if is_sum else 'the study'} needs {minimum}"
         raise EstimatorError(
             "SPEC-021",
-            f"{found}; {needs}.",
+            f"{actual}; {needs}.",
             why=why,
             fix=f"Give rows of at least {minimum} holders.",
         )

@@ -203,8 +203,8 @@ class PFDSEstimator(SimulatedEstimator):
         self.sharers_ = tuple(names[number] for number in sharers)
         shared_by = self.sharers_ if self.variant == "paper" else (None,)
         self.datasets_ = tuple(
-            self._make_shared_dataset(X, one, owner)
-            for one, owner in zip(datasets, shared_by, strict=True)
+            self._make_shared_dataset(X, dataset, owner)
+            for dataset, owner in zip(datasets, shared_by, strict=True)
         )
         # Folds of a holder's own rows need no secret source. With a seed, personal models do not
         # depend on the order in which they are requested.
@@ -359,8 +359,8 @@ class PFDSClassifier(SimulatedClassifier, PFDSEstimator):
         ``"local"``: every holder adds all of the noise. ``"secure-sum"`` (variant ``plus``): only
         sums are read, with a share of the noise from each holder.
     delta
-        Probability that the guarantee fails, with trust ``secure-sum`` only, for Gaussian noise; 0
-        for pure differential privacy.
+        Limits how often the loss may exceed epsilon; with trust ``secure-sum`` only, for Gaussian
+        noise. 0 is pure differential privacy.
     max_colluders
         C: holders that may collude with readers of the sums. None allows a third of them.
     n_sharers

@@ -176,13 +176,15 @@ class ReleasedDataModel:
         If all rows have one label, the model predicts that label. Without rows, all labels are
         equally likely.
         """
-        parts = [one for one in datasets if len(one)] or [_make_uninformative_rows(params)]
-        labels = np.concatenate([one.labels for one in parts])
+        parts = [dataset for dataset in datasets if len(dataset)] or [
+            _make_uninformative_rows(params)
+        ]
+        labels = np.concatenate([dataset.labels for dataset in parts])
         labels = labels / _compute_unit(params) if params.is_number else labels
         if len(np.unique(labels)) < 2 or not any(map(len, datasets)):
             learner = DummyRegressor() if params.is_number else DummyClassifier()
         columns = {
-            name: np.concatenate([one.columns[name] for one in parts])
+            name: np.concatenate([dataset.columns[name] for dataset in parts])
             for name in params.schema.names
         }
         with warnings.catch_warnings():
@@ -210,11 +212,11 @@ class ReleasedDataModel:
         """Return the predicted numbers, ``(n,)``, inside the label's range."""
         label = self.params.label
         assert isinstance(label, Numeric)
-        found = np.asarray(
+        numbers = np.asarray(
             self.model.predict(_encode_inputs(self.params, self.model, columns)), np.float64
         )
         with np.errstate(over="ignore"):
-            return np.clip(found.reshape(-1) * _compute_unit(self.params), label.low, label.high)
+            return np.clip(numbers.reshape(-1) * _compute_unit(self.params), label.low, label.high)
 
 
 def _encode_inputs(params: PFDSParams, model: Any, columns: Columns) -> Any:

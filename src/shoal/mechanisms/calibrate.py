@@ -58,11 +58,11 @@ def choose_mechanism(
     'pq'
     """
     candidates = [make_mechanism(name, epsilon, cardinality, scope) for name in among]
-    least = min(candidate.expected_error(n) for candidate in candidates)
+    min_error = min(candidate.expected_error(n) for candidate in candidates)
     # Sets of one cell differ from random response only in the last of 64 bits. Such a difference
     # must not decide.
     return next(
         candidate
         for candidate in candidates
-        if candidate.expected_error(n) <= least * (1 + _TIE_TOLERANCE)
+        if candidate.expected_error(n) <= min_error * (1 + _TIE_TOLERANCE)
     )

@@ -100,9 +100,9 @@ def compute_sigma_squared(rho: float, l2_squared: Fraction) -> Fraction:
 
     It is rounded up to 21 significant bits.
     """
-    least = l2_squared / (2 * Fraction(rho))
-    unit = Fraction(2) ** (math.floor(math.log2(least)) - _SIGMA_BITS)
-    return math.ceil(least / unit) * unit
+    min_variance = l2_squared / (2 * Fraction(rho))
+    unit = Fraction(2) ** (math.floor(math.log2(min_variance)) - _SIGMA_BITS)
+    return math.ceil(min_variance / unit) * unit
 
 
 def compute_gaussian_variance(sigma_squared: Fraction) -> float:

@@ -38,7 +38,11 @@ Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
 
 _BLOCK = 1 << 15
-_NODES, _END, _SIGMAS = 1 << 15, 12.0, 13.0
+_N_NODES = 1 << 15
+_MAX_X = 12.0
+"""Nodes lie at x from -12 to 12; beyond, every integrand is negligible."""
+_MAX_DEVIATIONS = 13.0
+"""Largest relevant angle, in standard deviations of a coordinate of a random direction."""
 _TINY = 1e-300
 
 
@@ -88,10 +92,10 @@ class CosineDistribution:
         t of each node, rising.
     mass
         Weights of the nodes: their sum with any smooth function is its mean.
-    below
+    cdf
         Probability that T is below t. By symmetry, read backwards, the probability that it is
         above.
-    beyond
+    partial_mean
         Mean of T if it is above t, and of 0 otherwise.
 
     Notes
@@ -104,13 +108,13 @@ class CosineDistribution:
 
     values: Floats
     mass: Floats
-    below: Floats
-    beyond: Floats
+    cdf: Floats
+    partial_mean: Floats
 
     @cached_property
-    def _log_below(self) -> Floats:
+    def _log_cdf(self) -> Floats:
         # If the probability underflows, so does the mass that it is multiplied with.
-        return np.log(np.maximum(self.below, _TINY))
+        return np.log(np.maximum(self.cdf, _TINY))
 
     def compute_top_sum(self, n: int, k: int) -> float:
         """Return the expected sum of the k largest of n independent T.
@@ -118,9 +122,9 @@ class CosineDistribution:
         Notes
         -----
         It is n times the mean of T if T is among them. Integrated by parts, that is the mean of
-        ``beyond`` at the border between the k largest and the rest.
+        ``partial_mean`` at the border between the k largest and the rest.
         """
-        return n * float(np.sum(self.beyond * self._border_density(n, k)))
+        return n * float(np.sum(self.partial_mean * self._border_density(n, k)))
 
     def compute_mixture_cdf(self, n: int, k: int, near: float) -> Floats:
         """Return the probability of less than t, at each node, for a mixture.
@@ -129,7 +133,7 @@ class CosineDistribution:
         otherwise.
         """
         among = _integrate(_integrate(self._border_density(n, k)) * self.mass)
-        chances = near * n / k * among + (1 - near) * n / (n - k) * (self.below - among)
+        chances = near * n / k * among + (1 - near) * n / (n - k) * (self.cdf - among)
         return np.maximum.accumulate(chances / chances[-1])
 
     def _border_density(self, n: int, k: int) -> Floats:
@@ -139,7 +143,7 @@ class CosineDistribution:
         """
         log_size = math.lgamma(n) - math.lgamma(k) - math.lgamma(n - k)
         density: Floats = (
-            np.exp(log_size + (n - k - 1) * self._log_below + (k - 1) * self._log_below[::-1])
+            np.exp(log_size + (n - k - 1) * self._log_cdf + (k - 1) * self._log_cdf[::-1])
             * self.mass
         )
         return density
@@ -148,18 +152,20 @@ class CosineDistribution:
 @lru_cache(maxsize=16)
 def make_cosine_distribution(p: int) -> CosineDistribution:
     """Return the cached distribution in p >= 2 dimensions; making it takes milliseconds."""
-    x = np.linspace(-_END, _END, _NODES)
+    x = np.linspace(-_MAX_X, _MAX_X, _N_NODES)
     # The distance to the pole, without loss of digits if it is tiny; in many dimensions no
     # direction is near a pole.
-    reach = min(math.pi / 2, _SIGMAS / math.sqrt(p))
+    reach = min(math.pi / 2, _MAX_DEVIATIONS / math.sqrt(p))
     from_pole = math.pi / 2 - reach + reach * 2 / (1 + np.exp(2 * np.abs(x)))
     log_cosine = np.log(np.sin(from_pole))
     mass = np.exp((p - 2) * log_cosine) / np.cosh(x) ** 2
-    below = _integrate(mass)
-    total = float(below[-1])
+    cdf = _integrate(mass)
+    total = float(cdf[-1])
     density = 1 / (total * reach * (x[1] - x[0]))
-    beyond = density * np.exp((p - 1) * log_cosine) / (p - 1)
-    return CosineDistribution(np.sign(x) * np.cos(from_pole), mass / total, below / total, beyond)
+    partial_mean = density * np.exp((p - 1) * log_cosine) / (p - 1)
+    return CosineDistribution(
+        np.sign(x) * np.cos(from_pole), mass / total, cdf / total, partial_mean
+    )
 
 
 def _integrate(values: Floats) -> Floats:
@@ -173,7 +179,7 @@ def _integrate(values: Floats) -> Floats:
     return integral
 
 
-_USUAL, _FEWEST, _MOST = 256, 16, 4096
+_DEFAULT_DIRECTIONS, _MIN_DIRECTIONS, _MAX_DIRECTIONS = 256, 16, 4096
 _MAX_NUMBERS = 1 << 24
 """Directions of a report take at most 64 MiB, and about a tenth of a second."""
 
@@ -187,9 +193,9 @@ def choose_n_directions(epsilon: float, dimension: int) -> int:
     4. At 8, where they would have 11 %, there are 2,048, with 1.7 %; at 12 there are 4,096, with 11
     %. Fewer are used if they would take too long.
     """
-    wanted = min(_MOST, _USUAL << max(0, math.ceil((epsilon - 4) / 1.5)))
+    wanted = min(_MAX_DIRECTIONS, _DEFAULT_DIRECTIONS << max(0, math.ceil((epsilon - 4) / 1.5)))
     affordable = 1 << max(1, _MAX_NUMBERS // dimension).bit_length() - 1
-    return max(_FEWEST, min(wanted, affordable))
+    return max(_MIN_DIRECTIONS, min(wanted, affordable))
 
 
 @dataclass(frozen=True)

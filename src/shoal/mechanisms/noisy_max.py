@@ -107,7 +107,7 @@ class NoisyMax:
         with localcontext(Context(prec=60 + t)):
             r = (-Decimal(self.rate.numerator) / self.rate.denominator).exp()
             lead = [r ** int(d) for d in behind]
-            found = []
+            results = []
             for i in range(t):
                 product = [Decimal(1)]
                 for j in range(t):
@@ -119,13 +119,13 @@ class NoisyMax:
                                 [*product, Decimal(0)], [Decimal(0), *product], strict=True
                             )
                         ]
-                found.append(
+                results.append(
                     float(
                         lead[i]
                         * sum(c * (1 - r) / (1 - r ** (m + 1)) for m, c in enumerate(product))
                     )
                 )
-        return np.array(found)
+        return np.array(results)
 
     def expected_regret(self, scores: Sequence[int] | npt.NDArray[np.int64]) -> float:
         """Return the mean difference between the best and the chosen score."""

@@ -307,7 +307,7 @@ def _apply_published_names(part: Any) -> Any:
     Names of Python records begin with an underscore, and pydantic gives every field a title.
     """
     if isinstance(part, list):
-        return [_apply_published_names(one) for one in part]
+        return [_apply_published_names(item) for item in part]
     if isinstance(part, str):
         head, slash, name = part.rpartition("/")
         return f"{head}{slash}{_PUBLISHED_NAMES.get(name, name)}"

@@ -49,8 +49,8 @@ def list_largest_weights(model: Model, n: int = 40) -> list[NamedWeight]:
 
     The constant of a linear model and weights of zero are omitted.
     """
-    found = [weight for weight in _iterate_weights(model) if weight.value != 0]
-    return sorted(found, key=lambda weight: -abs(weight.value))[:n]
+    weights = [weight for weight in _iterate_weights(model) if weight.value != 0]
+    return sorted(weights, key=lambda weight: -abs(weight.value))[:n]
 
 
 def list_constants(model: Model) -> list[NamedWeight]:
@@ -99,8 +99,10 @@ def _iterate_weights(model: Model) -> Iterator[NamedWeight]:
                     )
         case VoteModel(vote=vote):
             names = model.schema.names
-            for one in vote.classifiers:
-                yield NamedWeight(" and ".join(names[j] for j in one.features), None, one.weight)
+            for classifier in vote.classifiers:
+                yield NamedWeight(
+                    " and ".join(names[j] for j in classifier.features), None, classifier.weight
+                )
         case GLM(weights=weights, design=design):
             for class_name, row in zip(
                 _list_scored_classes(model, len(weights)), weights, strict=True

@@ -1,21 +1,22 @@
--- The journal, version 2 of the ledger's file: never edited after release; a later version is a file of its own.
--- IF NOT EXISTS is for two processes that meet at an old file; SQLite does not keep these words.
+-- The journal, version 2 of the ledger's file. Statements never change after release; a later version is another file.
+-- IF NOT EXISTS: two processes may upgrade the file at the same time. SQLite does not store these words.
+-- SQLite stores the text of each statement, and the ledger compares it: keep comments outside of the statements.
 
 PRAGMA user_version = 2;
 
--- The secret of which all keys of this participant are made.
+-- The secret from which all keys of this participant are derived.
 CREATE TABLE IF NOT EXISTS identity (
     id INTEGER PRIMARY KEY CHECK (id = 1),
     seed BLOB NOT NULL
 );
 
--- The key under which each coordinator was met first.
+-- Each coordinator's key at the first contact.
 CREATE TABLE IF NOT EXISTS coordinators (
     url TEXT PRIMARY KEY,
     key BLOB NOT NULL
 );
 
--- What was agreed to, how it stands, and how it had ended when it was left.
+-- Studies that the participant agreed to: status, and how a study had ended when it was left.
 CREATE TABLE IF NOT EXISTS studies (
     study TEXT PRIMARY KEY,
     url TEXT NOT NULL,
@@ -34,21 +35,21 @@ CREATE TABLE IF NOT EXISTS studies (
     ended TEXT
 );
 
--- When which study was agreed to, and where: milliseconds since 1970. A line for each time.
+-- Each consent: study, coordinator, and time in milliseconds since 1970.
 CREATE TABLE IF NOT EXISTS consents (
     study TEXT NOT NULL,
     url TEXT NOT NULL,
     at INTEGER NOT NULL
 );
 
--- A peer's state, and the last letter that went into it.
+-- A peer's state, and the number of the last applied message.
 CREATE TABLE IF NOT EXISTS machines (
     study TEXT PRIMARY KEY,
     state BLOB NOT NULL,
     cursor INTEGER NOT NULL
 );
 
--- What waits to be delivered, in order. An answer's bytes are in the outbox of the ledger, under its question.
+-- Messages to be delivered, in order. The bytes of an answer are in the ledger's outbox, under its question.
 CREATE TABLE IF NOT EXISTS letters (
     number INTEGER PRIMARY KEY,
     study TEXT NOT NULL,
@@ -64,7 +65,7 @@ CREATE TABLE IF NOT EXISTS alarms (
     PRIMARY KEY (study, at)
 );
 
--- Joint computations under way. They live in memory: whoever finds one here after a restart knows that it broke off.
+-- Joint computations in progress. Their state is in memory only: a row that is found after a restart means that one failed.
 CREATE TABLE IF NOT EXISTS tasks (
     study TEXT NOT NULL,
     task TEXT NOT NULL,

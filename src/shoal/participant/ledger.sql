@@ -1,9 +1,10 @@
--- The ledger file, version 1: never edited after release; a later version is a file of its own.
+-- The ledger file, version 1. Statements never change after release; a later version is another file.
+-- SQLite stores the text of each statement, and the ledger compares it: keep comments outside of the statements.
 
 PRAGMA application_id = 1397247820; -- "SHOL"
 PRAGMA user_version = 1;
 
--- Append-only. What the ledger says is the fold of these rows; nothing else is kept of it.
+-- Append-only. The ledger's state is computed from these rows alone.
 CREATE TABLE log (
     seq INTEGER PRIMARY KEY,
     prev BLOB NOT NULL,
@@ -11,13 +12,13 @@ CREATE TABLE log (
     body BLOB NOT NULL
 );
 
--- The last row of the log once more, so that a damaged file which has lost its end is found.
+-- Copy of the last row of the log: it shows whether a damaged file has lost its last rows.
 CREATE TABLE head (
     seq INTEGER NOT NULL,
     hash BLOB NOT NULL
 );
 
--- The bytes of each release that was drawn; the log has their SHA-256.
+-- Bytes of each drawn release; the log has their SHA-256.
 CREATE TABLE outbox (
     study TEXT NOT NULL,
     question TEXT NOT NULL,

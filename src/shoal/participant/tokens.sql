@@ -1,8 +1,9 @@
--- Credentials and packets, version 3 of the ledger's file: never edited after release; a later version is a file of its own.
+-- Credentials and packets, version 3 of the ledger's file. Statements never change after release; a later version is another file.
+-- SQLite stores the text of each statement, and the ledger compares it: keep comments outside of the statements.
 
 PRAGMA user_version = 3;
 
--- For each issuer and scope: the secret that a registration was drawn with, kept before its commitment is sent; and what came of it.
+-- For each issuer and scope: the secret of the registration, stored before its commitment is sent; and the credential.
 CREATE TABLE IF NOT EXISTS credentials (
     issuer BLOB NOT NULL,
     scope BLOB NOT NULL,
@@ -11,8 +12,8 @@ CREATE TABLE IF NOT EXISTS credentials (
     PRIMARY KEY (issuer, scope)
 );
 
--- What was minted for each question, once: the packet, or the token of an update; as it was sealed, and for which way; when it is due, in
--- milliseconds since 1970; and how far it has come.
+-- One packet, or token of an update, for each question: its bytes, the network path, the sealed form for this path,
+-- the time at which it is due in milliseconds since 1970, and its status.
 CREATE TABLE IF NOT EXISTS packets (
     study TEXT NOT NULL,
     question TEXT NOT NULL,

@@ -269,10 +269,10 @@ def compose_tightest(events: Sequence[Event], delta: float) -> Loss:
         losses = (
             [plain, compose_zcdp(events, delta)] if _approximate_delta(events) < delta else [plain]
         )
-    fair = [loss for loss in losses if loss.delta <= delta]
-    if not fair:
+    candidates = [loss for loss in losses if loss.delta <= delta]
+    if not candidates:
         raise _delta_too_small_error(delta, events)
-    return min(fair, key=lambda loss: loss.epsilon)
+    return min(candidates, key=lambda loss: loss.epsilon)
 
 
 def pure_epsilon_to_rho(epsilon: float) -> float:

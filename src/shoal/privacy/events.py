@@ -91,8 +91,10 @@ class Event:
     reads: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        fair = math.isfinite(self.epsilon) and self.epsilon > 0 and 0 <= self.delta < 1
-        if not fair or (self.rho is not None and not (math.isfinite(self.rho) and self.rho > 0)):
+        is_valid = math.isfinite(self.epsilon) and self.epsilon > 0 and 0 <= self.delta < 1
+        if not is_valid or (
+            self.rho is not None and not (math.isfinite(self.rho) and self.rho > 0)
+        ):
             raise SpecError(
                 "EVENT-001",
                 f"A release of {self.mechanism} is priced at epsilon {self.epsilon}, delta "

@@ -84,16 +84,16 @@ def run_input(
     anything. `Abort` is never combined with other work. `RemoteProtocolError` means that a message
     broke the rules, and that neither machine nor ledger has changed.
     """
-    todo: deque[Input | tuple[Spend, Account]] = deque([given])
-    put: set[str] = set()
+    pending: deque[Input | tuple[Spend, Account]] = deque([given])
+    asked: set[str] = set()
     granted: dict[str, Spend] = {}
     work: list[Work] = []
-    while todo:
-        item = todo.popleft()
+    while pending:
+        item = pending.popleft()
         if isinstance(item, tuple):
             spend, ledger = item
-            item, again = _reserve_answer(spend, ledger, machine)
-            work += again
+            item, resends = _reserve_answer(spend, ledger, machine)
+            work += resends
             if isinstance(item, Granted):
                 granted[item.question] = spend
         state, effects = _step_machine(machine, state, item, now, entropy)
@@ -111,15 +111,15 @@ def run_input(
                             to, _encode_message(machine, message, is_priced=account is None)
                         )
                     )
-                case Spend(question) if account is not None and question not in put:
-                    put.add(question)
-                    todo.append((effect, account))
+                case Spend(question) if account is not None and question not in asked:
+                    asked.add(question)
+                    pending.append((effect, account))
                 case Release(question, message) if account is not None and question in granted:
-                    answered, again = _store_answer(
+                    answered, resends = _store_answer(
                         granted.pop(question), message, account, machine
                     )
-                    todo.append(answered)
-                    work += again
+                    pending.append(answered)
+                    work += resends
                 case _:
                     raise _forbidden_effect_error(effect, account)
     return state, tuple(work)
@@ -149,18 +149,18 @@ def _reserve_answer(spend: Spend, account: Account, machine: Machine[Any]) -> Le
     """Return the ledger's reply to a question; a stored answer is sent again unchanged."""
     question = spend.question
     try:
-        verdict = account.reserve(question, spend.event)
+        reservation = account.reserve(question, spend.event)
     except BudgetError as error:
         return Refused(question, error), ()
-    if not isinstance(verdict, StoredPayload):
+    if not isinstance(reservation, StoredPayload):
         return Granted(question), ()
     try:
-        stored = decode(verdict.payload, machine.messages, machine.study)
+        stored = decode(reservation.payload, machine.messages, machine.study)
     except RemoteProtocolError as error:
         raise IntegrityError(
             "PROTO-004", f"The stored answer to {question} cannot be read: {error.what}"
         ) from None
-    return Answered(question, stored), (OutgoingMessage(AGGREGATOR, verdict.payload, question),)
+    return Answered(question, stored), (OutgoingMessage(AGGREGATOR, reservation.payload, question),)
 
 
 def _store_answer(
@@ -174,10 +174,10 @@ def _store_answer(
     try:
         account.store(spend.question, payload)
     except LocalProtocolError:
-        verdict = _reserve_answer(spend, account, machine)
-        if isinstance(verdict[0], Granted):
+        reply = _reserve_answer(spend, account, machine)
+        if isinstance(reply[0], Granted):
             raise
-        return verdict
+        return reply
     return Answered(spend.question, message), (
         OutgoingMessage(AGGREGATOR, payload, spend.question),
     )

@@ -188,7 +188,7 @@ class MemoryLedger:
         return self._ledger_state.compute_totals()
 
     def set_limit(self, limit: Limit) -> None:
-        """Set a limit, in place of an earlier one for the same unit and relation."""
+        """Set a limit, in place of an earlier one with the same `Limit.key`."""
         self._ledger_state.apply_unstored(LimitRecord(self._clock.now(), limit))
 
     def account(self, study: bytes, source: str, recipient: str, title: str) -> Account:

@@ -224,7 +224,7 @@ class Peer(Machine[P]):
         return state, ()
 
     def on_tick(self, state: P, now: datetime, entropy: Entropy) -> tuple[P, Effects]:
-        """Handle a tick."""
+        """Continue when the time of a `WakeAt` effect has come; do nothing by default."""
         return state, ()
 
     def on_answer_stored(self, state: P, question: str, message: Message) -> tuple[P, Effects]:

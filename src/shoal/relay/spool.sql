@@ -1,19 +1,18 @@
--- What a relay keeps. No row says when a packet came, from where, or after which other; its place in the file is drawn.
--- Of one that the coordinator has, or that is rubbish, the digest stays, so that it is known if it comes again.
+-- Sealed packets. Rows have no time, sender or order of arrival; the primary key is random.
+-- The digest of an acknowledged or invalid packet stays, so that a repetition is recognised.
 CREATE TABLE packets (
     place BLOB NOT NULL PRIMARY KEY,
     study TEXT NOT NULL,
     phase INTEGER NOT NULL,
     digest BLOB NOT NULL,
     part INTEGER,
-    is_shown INTEGER NOT NULL DEFAULT FALSE, -- whether the coordinator has been shown it
+    is_shown INTEGER NOT NULL DEFAULT FALSE, -- whether it was in a part that the coordinator has answered
     sealed BLOB,
     UNIQUE (study, digest)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX of_part ON packets (study, part, phase);
 
--- The time of each phase as it was first heard, in milliseconds; how many of its releases are settled; and whether what was refused is to
--- go again.
+-- First recorded window of each phase, in milliseconds; number of batches made; whether refused packets must be resent.
 CREATE TABLE phases (
     study TEXT NOT NULL,
     phase INTEGER NOT NULL,
@@ -27,5 +26,5 @@ CREATE TABLE phases (
 -- Studies that have ended.
 CREATE TABLE ended (study TEXT NOT NULL PRIMARY KEY) STRICT, WITHOUT ROWID;
 
--- The key of the coordinator as it was first met.
+-- The coordinator's key at the first contact.
 CREATE TABLE coordinator (one INTEGER PRIMARY KEY CHECK (one = 1), key BLOB NOT NULL) STRICT;

@@ -299,7 +299,7 @@ def _compare_marginals(release: PFDSRelease, model: PooledModel) -> list[Quality
     [forecast] = forecast_pfds(params)
     # A cell's share is the sum of its sides, which have independent noise.
     deviation = forecast.value * math.sqrt(params.n_sides)
-    found = []
+    findings = []
     for feature, start, end in zip(
         params.coded_schema.features, params.starts[:-1], params.starts[1:], strict=True
     ):
@@ -313,7 +313,7 @@ def _compare_marginals(release: PFDSRelease, model: PooledModel) -> list[Quality
                 len(shares), deviation
             ),
         }
-        found.append(
+        findings.append(
             QualityFinding(
                 what=f"total variation of {escape_text(feature.name)} from its table",
                 value=distance,
@@ -321,7 +321,7 @@ def _compare_marginals(release: PFDSRelease, model: PooledModel) -> list[Quality
                 source=TABLES,
             )
         )
-    return found
+    return findings
 
 
 def _compare_labels(release: PFDSRelease) -> list[QualityFinding]:
@@ -351,7 +351,7 @@ def _compare_labels(release: PFDSRelease) -> list[QualityFinding]:
         ]
     probabilities = None if model is None else model.probabilities(dataset.columns).mean(axis=0)
     source = _describe_source(*([] if model is None else ["the model"]), counted=counted)
-    found = []
+    findings = []
     for i, (value, share) in enumerate(
         zip(label.values, compute_shares(label, dataset.labels), strict=True)
     ):
@@ -361,7 +361,7 @@ def _compare_labels(release: PFDSRelease) -> list[QualityFinding]:
             else {"by the model, on the same rows": float(probabilities[i])}
         )
         beside |= {} if counted is None else {CHARGED_COUNT: counted.shares[i]}
-        found.append(
+        findings.append(
             QualityFinding(
                 what=f"share of {name} = {escape_text(value)}",
                 value=float(share),
@@ -369,7 +369,7 @@ def _compare_labels(release: PFDSRelease) -> list[QualityFinding]:
                 source=source,
             )
         )
-    return found
+    return findings
 
 
 def _describe_source(*others: str, counted: NoisyRowCount | None) -> str:

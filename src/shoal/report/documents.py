@@ -324,7 +324,7 @@ class QueryTable(DocumentPart):
 
     @model_validator(mode="after")
     def _check_cells(self) -> QueryTable:
-        if any(len(one.cells) != len(self.features) for one in self.counts):
+        if any(len(count.cells) != len(self.features) for count in self.counts):
             raise ValueError("has cells that do not match its features")
         return self
 

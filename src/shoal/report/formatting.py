@@ -208,7 +208,7 @@ def get_class_colour(position: int) -> str:
 
 
 Verdict = Literal["worse", "unsure", "better"]
-_MOST_DIGITS = 12
+_MAX_DIGITS = 12
 
 
 def compare_with_guessing(measure: str, mean: ScoreMean, n_runs: int, guess: float) -> Verdict:
@@ -240,7 +240,7 @@ def format_distinct(values: Sequence[float], write: Callable[[float, int], str])
     write
         Formats a value with a number of additional digits.
     """
-    for n_more in range(_MOST_DIGITS):
+    for n_more in range(_MAX_DIGITS):
         texts = [write(value, n_more) for value in values]
         if len(set(texts)) == len(set(values)):
             return texts

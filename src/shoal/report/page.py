@@ -121,18 +121,18 @@ def _make_chapters(
     documents: Sequence[ReportDocument], audits: Sequence[AuditDocument]
 ) -> Iterator[Chapter]:
     views = {
-        i: make_run_view(one, f"Document {i + 1}")
-        for i, one in enumerate(documents)
-        if isinstance(one, RunDocument)
+        i: make_run_view(document, f"Document {i + 1}")
+        for i, document in enumerate(documents)
+        if isinstance(document, RunDocument)
     }
     if len(views) > 1:
         curves = make_privacy_section(list(views.values()))
         if curves is not None:
             yield Chapter(_ACROSS_KEY, "All runs", "several runs", GREY, _SIMULATED, (curves,))
     positions = [_match_audit(audit, documents) for audit in audits]
-    for i, one in enumerate(documents):
+    for i, document in enumerate(documents):
         matching = [audit for audit, at in zip(audits, positions, strict=True) if at == i]
-        yield _make_chapter(f"part-{i + 1}", one, views.get(i), matching)
+        yield _make_chapter(f"part-{i + 1}", document, views.get(i), matching)
 
 
 def _match_audit(audit: AuditDocument, documents: Sequence[ReportDocument]) -> int:
@@ -160,14 +160,14 @@ def _make_chapter(
         assert view is not None, "each run has a view"
         sections = [section for make in _RUN_SECTIONS if (section := make(view)) is not None]
         sections += [
-            one
-            for one in (
+            extra
+            for extra in (
                 make_audits_section(audits, view.colour),
                 make_model_card(view),
                 make_run_label(view),
                 make_reproduction_section(document),
             )
-            if one is not None
+            if extra is not None
         ]
         return Chapter(
             key,
@@ -179,13 +179,13 @@ def _make_chapter(
         )
     if isinstance(document, ComparisonDocument):
         sections = [
-            one
-            for one in (
+            extra
+            for extra in (
                 make_comparison_section(document),
                 make_audits_section(audits, GREY),
                 make_reproduction_section(document),
             )
-            if one is not None
+            if extra is not None
         ]
         return Chapter(
             key,
@@ -267,8 +267,8 @@ def _make_contents(chapters: Sequence[Chapter]) -> Markup:
         inner = tag(
             "ol",
             [
-                tag("li", tag("a", one.title, href=f"#{chapter.key}-{one.key}"))
-                for one in chapter.sections
+                tag("li", tag("a", section.title, href=f"#{chapter.key}-{section.key}"))
+                for section in chapter.sections
             ],
         )
         name = tag(
@@ -302,12 +302,12 @@ def _render_chapter(chapter: Chapter, several: bool) -> Markup:
     sections = [
         tag(
             "section",
-            tag(level, one.title),
-            make_paragraph(one.lead, class_="lead"),
-            one.body,
-            id=f"{chapter.key}-{one.key}",
+            tag(level, section.title),
+            make_paragraph(section.lead, class_="lead"),
+            section.body,
+            id=f"{chapter.key}-{section.key}",
         )
-        for one in chapter.sections
+        for section in chapter.sections
     ]
     return tag(
         "article",

@@ -217,7 +217,8 @@ def _read_statement(plain: Mapping[str, Any]) -> Statement:
         **{key: plain[key] for key in (*_TEXT_FIELDS, *_NUMBER_FIELDS)},
         scope=_read_scope(plain),
         releases=tuple(
-            PricedRelease(one["name"], _read_event(one), one["count"]) for one in plain["releases"]
+            PricedRelease(release["name"], _read_event(release), release["count"])
+            for release in plain["releases"]
         ),
         colluders=None if colluders is None else (colluders["at_most"], colluders["of"]),
         shuffled=None

@@ -45,7 +45,7 @@ from shoal.protocols.anonml.questions import (
 from shoal.protocols.anonml.script import AnonMLScript, Tallies
 from shoal.protocols.anonml.variants import make_script
 from shoal.simulation.diagnostics import (
-    MOST_CELLS,
+    MAX_CELLS,
     Details,
     compute_calibration,
     describe_participation,
@@ -144,26 +144,26 @@ def make_histograms(
         zip(script.questions(script.n_steps, publication), tallies[script.n_steps], strict=True)
     )
     bits = {
-        (type(one), _feature_name(one)): _make_bit(one, tally)
-        for one, tally in asked
-        if isinstance(one, SideQuestion | LabelQuestion) and tally.n
+        (type(question), _feature_name(question)): _make_bit(question, tally)
+        for question, tally in asked
+        if isinstance(question, SideQuestion | LabelQuestion) and tally.n
     }
-    n_people, found = len(rows.chosen_labels), []
+    n_people, histograms = len(rows.chosen_labels), []
     for feature in model.schema.features:
-        if count_cells(feature) > MOST_CELLS:
+        if count_cells(feature) > MAX_CELLS:
             continue
         whole = CellQuestion("", None, (feature,), script.params.n_labels)
         true = (np.bincount(whole.find_cells(rows), minlength=whole.n_cells) / n_people).reshape(
             -1, script.params.n_labels
         )
         tables = [
-            _compute_marginal(one, tally, feature.name)
-            for one, tally in asked
-            if _has_feature(one, feature.name) and tally.n
+            _compute_marginal(question, tally, feature.name)
+            for question, tally in asked
+            if _has_feature(question, feature.name) and tally.n
         ]
         side, agree = (bits.get((kind, feature.name)) for kind in (SideQuestion, AgreementQuestion))
         if tables:
-            found.append(
+            histograms.append(
                 make_histogram(feature, model.classes, *_pool_tables(tables, n_people), true)
             )
         elif side is not None and agree is not None:
@@ -172,7 +172,7 @@ def make_histograms(
             )
             first, second, *others = cell_names(feature)
             sides = np.stack([true.sum(axis=0) - true[1], true[1]])
-            found.append(
+            histograms.append(
                 make_histogram(
                     feature,
                     model.classes,
@@ -182,7 +182,7 @@ def make_histograms(
                     [" or ".join([first, *others]), second],
                 )
             )
-    return found
+    return histograms
 
 
 def _has_feature(question: Question, name: str) -> TypeGuard[CellQuestion]:
@@ -388,11 +388,11 @@ def check_rows(split: Split) -> Split:
     SpecError
         ``SIM-002``: people have several rows, and AnonML asks about one.
     """
-    most = 1 if split.people is None else int(np.bincount(split.people).max())
-    if most > 1:
+    max_rows = 1 if split.people is None else int(np.bincount(split.people).max())
+    if max_rows > 1:
         raise SpecError(
             "SIM-002",
-            f"AnonML asks each person about one row; people of this table have up to {most}.",
+            f"AnonML asks each person about one row; people of this table have up to {max_rows}.",
         )
     return split
 

@@ -131,7 +131,11 @@ def compare_study(
     """
     check_engine(options.jobs, options.engine)
     n_holders = split.n_holders or options.n_holders
-    pairs = [(epsilon, one) for epsilon in options.epsilons for one in list_alternatives(study)]
+    pairs = [
+        (epsilon, candidate)
+        for epsilon in options.epsilons
+        for candidate in list_alternatives(study)
+    ]
     entries: list[_ComparedStudy] = []
     reasons: dict[tuple[str, str], list[float]] = {}
     with use_one_thread():
@@ -197,7 +201,7 @@ def _run_remaining(
     on_progress: RunCallback,
 ) -> list[list[RunOutcome]]:
     """Return the outcomes of all runs of each entry; the last ones exist already."""
-    found: dict[int, list[RunOutcome]] = {}
+    outcomes_by_entry: dict[int, list[RunOutcome]] = {}
     # Workers receive the rows once as given, and once as a protocol adapts them.
     for is_adapted in (False, True):
         some = [i for i, entry in enumerate(entries) if (entry.split is not split) == is_adapted]
@@ -206,8 +210,10 @@ def _run_remaining(
         if tasks:
             rows = entries[some[0]].split
             outcomes = iter(run_all(tasks, rows, options.jobs, options.engine, on_progress))
-        found |= {i: [*islice(outcomes, len(entries[i].tasks) - 1), entries[i].last] for i in some}
-    return [found[i] for i in range(len(entries))]
+        outcomes_by_entry |= {
+            i: [*islice(outcomes, len(entries[i].tasks) - 1), entries[i].last] for i in some
+        }
+    return [outcomes_by_entry[i] for i in range(len(entries))]
 
 
 def _make_record(
@@ -237,9 +243,9 @@ def _make_record(
         "trusted": _describe_trust(plan),
         "scores": {
             measure: asdict(mean)
-            for measure, mean in summarise([one.scores for one in outcomes]).items()
+            for measure, mean in summarise([outcome.scores for outcome in outcomes]).items()
         },
-        "runs": [asdict(one.scores) for one in outcomes],
+        "runs": [asdict(outcome.scores) for outcome in outcomes],
         "bytes": None if volume is None else volume.bytes,
         "messages": None if volume is None else volume.messages,
         "cpu_seconds": entry.cpu_seconds,

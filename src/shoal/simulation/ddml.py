@@ -15,8 +15,8 @@ import numpy as np
 
 from shoal.data.schema import Categorical, Numeric
 from shoal.protocols.ddml.design_matrix import SparseInputs
-from shoal.protocols.ddml.instances import Weights, find_blend_factor, steady_variance
 from shoal.protocols.ddml.links import encode_targets
+from shoal.protocols.ddml.merging import Weights, find_blend_factor, steady_variance
 from shoal.protocols.ddml.model import GLM
 from shoal.protocols.ddml.noisy_step import make_step
 from shoal.protocols.ddml.params import DDMLParams
@@ -56,7 +56,7 @@ from shoal.study.spec import Study
 
 N_MEASUREMENTS = 40
 """Approximate number of times that a run measures the distance between instances."""
-_MOST_WEIGHTS = 2_000
+_MAX_WEIGHTS = 2_000
 """A larger model is measured on this number of weights, evenly spaced."""
 _N_INSTANCES = 20
 """Instances of the alternative in a comparison."""
@@ -88,7 +88,7 @@ class SpreadTrace:
         # A single instance has no variance.
         self.every = -(-n_updates // N_MEASUREMENTS) if params.n_instances > 1 else 0
         self.measurements: list[list[float]] = []
-        self._stride = max(1, params.n_weights // _MOST_WEIGHTS)
+        self._stride = max(1, params.n_weights // _MAX_WEIGHTS)
         self._grid = 2.0**-params.fraction_bits
 
     def __call__(self, n_updates: int, instances: Weights) -> None:
@@ -122,7 +122,7 @@ def describe_spread(params: DDMLParams, in_flight: int, trace: SpreadTrace) -> D
     }
 
 
-_MOST_STEPS = 1000
+_MAX_STEPS = 1000
 
 
 def make_simulation_params(study: Study, *, without_perturbation: bool) -> DDMLParams:
@@ -191,7 +191,7 @@ def score_glm_without_privacy(
     # The same penalty for both: scikit-learn adds it to a sum of squares, or to a mean.
     n = len(split.train_labels)
     model = (
-        linear.PoissonRegressor(alpha=1 / n, max_iter=_MOST_STEPS)
+        linear.PoissonRegressor(alpha=1 / n, max_iter=_MAX_STEPS)
         if params.link == "log"
         else linear.Ridge(alpha=1.0)
     )

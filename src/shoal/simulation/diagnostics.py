@@ -34,14 +34,14 @@ from shoal.simulation.metrics import EncodedColumns, Floats, Ints
 Details = dict[str, Any]
 Counts = Floats | Ints
 
-MOST_CELLS = 200
+MAX_CELLS = 200
 """Features with more cells have no histogram: it could not be read."""
-MOST_WEIGHTS = 40
+MAX_WEIGHTS = 40
 N_BINS = 10
 """Bins of predicted probabilities."""
 PREDICTED = "the predicted class"
 _DIGITS = 6
-_CLEAR = 5.0
+_MIN_TOTAL_DEVIATIONS = 5.0
 """A noisy number of rows is a divisor only above this number of standard deviations."""
 
 
@@ -158,8 +158,8 @@ def make_count_histogram(
     """
     total, size = float(noisy_counts.sum()), noisy_counts.size
     if (
-        size > MOST_CELLS * len(classes)
-        or total <= _CLEAR * deviation * math.sqrt(size)
+        size > MAX_CELLS * len(classes)
+        or total <= _MIN_TOTAL_DEVIATIONS * deviation * math.sqrt(size)
         or not true.any()
     ):
         return None
@@ -174,7 +174,7 @@ def list_weights(names: Sequence[str], classes: Sequence[str], values: Floats) -
     They have no standard errors: the effect of noise on a weight that was shrunk, tempered or
     averaged over time is not known well enough.
     """
-    order = np.argsort(-np.abs(values), axis=None, kind="stable")[:MOST_WEIGHTS]
+    order = np.argsort(-np.abs(values), axis=None, kind="stable")[:MAX_WEIGHTS]
     places = zip(*(axis.tolist() for axis in np.unravel_index(order, values.shape)), strict=True)
     return [
         {"name": names[i], "class": classes[j], "value": round_values(values[i, j]), "error": None}
@@ -195,7 +195,7 @@ def round_values(values: npt.ArrayLike) -> Any:
 
     def cut(value: Any) -> Any:
         return (
-            [cut(one) for one in value]
+            [cut(item) for item in value]
             if isinstance(value, list)
             else float(f"{value:.{_DIGITS}g}")
         )
@@ -203,7 +203,7 @@ def round_values(values: npt.ArrayLike) -> Any:
     return cut(np.asarray(values, np.float64).tolist())
 
 
-MOST_POINTS = 16
+MAX_POINTS = 16
 """Approximate limit on the numbers of colluders in the result."""
 _TAIL = 12.0
 """Length of the computed tail of a distribution, in units of 1 / rate.
@@ -354,5 +354,5 @@ def _count_remaining_shares(params: SDQParams | PFDSParams, n: int, c: int) -> i
 
 def _list_colluder_counts(n: int, claimed: int) -> list[int]:
     """Return numbers of colluders from 0 to n - 1, with the claimed number and the next."""
-    spread = np.linspace(0, n - 1, min(n, MOST_POINTS)).round().astype(int).tolist()
-    return sorted({*spread, claimed, min(claimed + 1, n - 1)})
+    counts = np.linspace(0, n - 1, min(n, MAX_POINTS)).round().astype(int).tolist()
+    return sorted({*counts, claimed, min(claimed + 1, n - 1)})

@@ -181,8 +181,8 @@ def delay_interrupts() -> Iterator[None]:
     """Delay SIGINT and SIGTERM until the end; child processes started here get no SIGINT."""
     held: list[int] = []
     handlers = {
-        one: signal.signal(one, lambda number, _: held.append(number))
-        for one in (signal.SIGINT, signal.SIGTERM)
+        kind: signal.signal(kind, lambda number, _: held.append(number))
+        for kind in (signal.SIGINT, signal.SIGTERM)
     }
     # A child inherits blocked signals, but no handlers: it would report an interruption that is
     # meant for its parent.
@@ -196,8 +196,8 @@ def delay_interrupts() -> Iterator[None]:
     finally:
         if mask is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for one, handler in handlers.items():
-            signal.signal(one, handler)
+        for kind, handler in handlers.items():
+            signal.signal(kind, handler)
         for number in held:
             signal.raise_signal(number)
 
@@ -273,11 +273,11 @@ def _collect_outcomes(
         rows = client.submit(return_split, split, pure=False)
     futures = client.map(run, tasks, [rows] * len(tasks), pure=False)
     position = {future.key: i for i, future in enumerate(futures)}
-    found: dict[int, RunOutcome] = {}
+    collected: dict[int, RunOutcome] = {}
     for future in _import_distributed().as_completed(futures, loop=client.loop):
-        found[position[future.key]] = future.result()
+        collected[position[future.key]] = future.result()
         on_progress()
-    return [found[i] for i in range(len(tasks))]
+    return [collected[i] for i in range(len(tasks))]
 
 
 def return_split(split: Split) -> Split:

@@ -32,7 +32,7 @@ from shoal.protocols.secagg.messages import SumParameters
 from shoal.simulation.protocol import MessageVolume
 
 MINUTE = timedelta(minutes=1)
-MOST_MEMBERS = {"secure-sum": 25, "local": 100}
+MAX_MEMBERS = {"secure-sum": 25, "local": 100}
 """Trust level -> most members to measure.
 
 The machines of more members take longer than the rest of a comparison. In a secure sum each member

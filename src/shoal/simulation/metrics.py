@@ -24,7 +24,7 @@ Ints = npt.NDArray[np.int64]
 EncodedColumns = Mapping[str, npt.NDArray[Any]]
 """Columns as `Schema.encode` gives them."""
 
-_MOST_STEPS = 1000
+_MAX_STEPS = 1000
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def average_scores(
     kind = type(several[0])
     return kind(
         *(
-            math.fsum(getattr(one, part.name) for one in several) / len(several)
+            math.fsum(getattr(scores, part.name) for scores in several) / len(several)
             for part in fields(kind)
         )
     )
@@ -280,7 +280,7 @@ def score_logistic(
 ) -> ClassificationScores:
     """Return the scores of logistic regression on matrices of inputs."""
     linear, _ = import_learners()
-    model = fit(linear.LogisticRegression(max_iter=_MOST_STEPS), inputs, labels)
+    model = fit(linear.LogisticRegression(max_iter=_MAX_STEPS), inputs, labels)
     chances = np.zeros((len(test_labels), n_classes))
     chances[:, model.classes_] = model.predict_proba(test_inputs)
     return compute_scores(chances, chances.argmax(axis=1), test_labels)
@@ -295,5 +295,7 @@ def _encode_inputs(
         return np.asarray(column[:, np.newaxis] == np.arange(-1, len(feature.values)), np.float64)
     known = train_column[~np.isnan(train_column)]
     mean, scale = (known.mean(), known.std() or 1.0) if known.size else (0.0, 1.0)
-    gone = np.isnan(column)
-    return np.stack([np.where(gone, 0.0, (column - mean) / scale), gone.astype(np.float64)], axis=1)
+    is_missing = np.isnan(column)
+    return np.stack(
+        [np.where(is_missing, 0.0, (column - mean) / scale), is_missing.astype(np.float64)], axis=1
+    )

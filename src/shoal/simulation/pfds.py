@@ -35,7 +35,7 @@ from shoal.protocols.pfds.script import TABLES, SecureSumScript, choose_budget
 from shoal.protocols.pfds.tables import assign_attributes, count_tables, price_tables
 from shoal.releases.quality import MAX_WEIGHTS
 from shoal.simulation.diagnostics import (
-    MOST_CELLS,
+    MAX_CELLS,
     Details,
     compute_model_calibration,
     compute_pfds_exposure,
@@ -73,7 +73,7 @@ from shoal.study.spec import Study
 ALL_ROWS = "all rows"
 """Name of the only class if the label is a number."""
 
-MOST_ROWS = 5_000
+MAX_ROWS = 5_000
 """Rows that a diagnostic model learns from: enough to compare released rows with real ones."""
 
 AttributeCounts = Iterator[tuple[int, Floats, Floats, float]]
@@ -131,13 +131,13 @@ def make_histograms(
         if params.trust == "local"
         else _iterate_sums(params, answers, sharers, rows)
     )
-    label, found = params.label, []
+    label, histograms = params.label, []
     for attribute, noisy, true, deviation in tables:
         feature = params.coded_schema.features[attribute]
         if isinstance(label, Categorical):
             histogram = make_count_histogram(feature, label.values, noisy, deviation, true)
         else:
-            noisy_total, true_total = (one.sum(axis=1, keepdims=True) for one in (noisy, true))
+            noisy_total, true_total = (table.sum(axis=1, keepdims=True) for table in (noisy, true))
             histogram = make_count_histogram(
                 feature,
                 (ALL_ROWS,),
@@ -145,8 +145,8 @@ def make_histograms(
                 math.sqrt(params.n_sides) * deviation,
                 true_total,
             )
-        found += [] if histogram is None else [histogram]
-    return found
+        histograms += [] if histogram is None else [histogram]
+    return histograms
 
 
 def _iterate_sums(
@@ -156,8 +156,8 @@ def _iterate_sums(
     deviation = 0.0 if mechanism is None else math.sqrt(mechanism.variance(len(sharers))) / GRID
     true = count_tables(params, rows, range(len(params.arities)))
     noisy, exact = (
-        np.split(one.reshape(-1, params.n_sides) / GRID, params.starts[1:-1])
-        for one in (answers[0], true)
+        np.split(counts.reshape(-1, params.n_sides) / GRID, params.starts[1:-1])
+        for counts in (answers[0], true)
     )
     for attribute, pair in enumerate(zip(noisy, exact, strict=True)):
         yield attribute, *pair, deviation
@@ -203,7 +203,7 @@ def compute_marginals(params: PFDSParams, released: PFDSRows, real: PFDSRows) ->
     """
     if not len(released) or not len(real):
         return []
-    one, other = (
+    released_shares, real_shares = (
         np.bincount(rows.cells.ravel(), minlength=params.n_cells) / len(rows)
         for rows in (released, real)
     )
@@ -211,13 +211,13 @@ def compute_marginals(params: PFDSParams, released: PFDSRows, real: PFDSRows) ->
         {
             "feature": feature.name,
             "cells": list(cell_names(feature)),
-            "released": round_values(one[start:end]),
-            "true": round_values(other[start:end]),
+            "released": round_values(released_shares[start:end]),
+            "true": round_values(real_shares[start:end]),
         }
         for feature, start, end in zip(
             params.coded_schema.features, params.starts[:-1], params.starts[1:], strict=True
         )
-        if end - start <= MOST_CELLS
+        if end - start <= MAX_CELLS
     ]
 
 
@@ -226,11 +226,11 @@ def fit_regression(params: PFDSParams, rows: PFDSRows) -> UnreleasedModel | None
     if not len(rows) or params.n_cells * params.n_models > MAX_WEIGHTS:
         return None
     # Tables are often sorted, so evenly spaced rows are taken.
-    evenly = np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).astype(np.int64)
+    evenly = np.linspace(0, len(rows) - 1, min(len(rows), MAX_ROWS)).astype(np.int64)
     return fit_ridge_model(params, rows.take(evenly))
 
 
-MOST_PERSONAL_MODELS = 20
+MAX_PERSONAL_MODELS = 20
 """Holders, drawn at random, with personal models that are tested."""
 _DIGEST_BYTES = 32
 
@@ -403,7 +403,7 @@ def _make_details(
     """Return the diagnostics of a run."""
     sharers, real = shared.sharers, shared.rows.take(shared.used)
     released = _merge_datasets(
-        params, shared.draw_released_rows(replace(params, size=min(params.size, MOST_ROWS)), task)
+        params, shared.draw_released_rows(replace(params, size=min(params.size, MAX_ROWS)), task)
     )
     # The model of variant paper is already a regression on released rows.
     models = {
@@ -442,7 +442,7 @@ def score_personal_models(
     Holders that dropped out are among them: they read the release also.
     """
     tested = np.sort(
-        np.argsort(entropy.words(params.n_holders, np.uint64), kind="stable")[:MOST_PERSONAL_MODELS]
+        np.argsort(entropy.words(params.n_holders, np.uint64), kind="stable")[:MAX_PERSONAL_MODELS]
     ).tolist()
     rows, released = shared.rows, _merge_datasets(params, shared.datasets)
     personal, own = [], []
@@ -466,13 +466,15 @@ def _merge_datasets(params: PFDSParams, datasets: Sequence[Dataset]) -> PFDSRows
         np.zeros((0, len(params.arities)), np.int64), np.zeros((0, params.n_sides), np.int64)
     )
     return _concatenate_rows(
-        nothing, *(PFDSRows.from_columns(params, one.columns, one.labels) for one in datasets)
+        nothing,
+        *(PFDSRows.from_columns(params, dataset.columns, dataset.labels) for dataset in datasets),
     )
 
 
 def _concatenate_rows(*parts: PFDSRows) -> PFDSRows:
     return PFDSRows(
-        np.concatenate([one.cells for one in parts]), np.concatenate([one.sides for one in parts])
+        np.concatenate([part.cells for part in parts]),
+        np.concatenate([part.sides for part in parts]),
     )
 
 
@@ -521,7 +523,7 @@ def measure_messages(
     del plan, joint
     params, entropy = task.params, task.entropy.spawn("machines")
     assert isinstance(params, PFDSParams)
-    if params.n_holders > machines.MOST_MEMBERS[params.trust]:
+    if params.n_holders > machines.MAX_MEMBERS[params.trust]:
         return None
     aggregator, peers = make_machines(task, split)
     if params.trust == "secure-sum" or params.variant == "paper":

@@ -29,7 +29,9 @@ def get_simulated(study: Study) -> SimulatedProtocol:
 
 def find_simulated(params: ProtocolParams) -> SimulatedProtocol:
     """Return the simulated protocol to which parameters belong."""
-    return next(one for one in SIMULATED.values() if isinstance(params, one.params_types))
+    return next(
+        simulated for simulated in SIMULATED.values() if isinstance(params, simulated.params_types)
+    )
 
 
 def make_simulation_params(study: Study, *, without_perturbation: bool = False) -> ProtocolParams:

@@ -200,11 +200,11 @@ def number_names(columns: Columns, name: str) -> Ints:
     if name not in columns:
         raise missing_column_error(name, len(list(columns)))
     texts = to_texts(name, as_column(name, columns[name]))
-    gone = np.array([text is None for text in texts])
-    if gone.any():
+    is_missing = np.array([text is None for text in texts])
+    if is_missing.any():
         raise SpecError(
             "DATA-005",
-            f"{name}: {describe_rows(gone)} missing.",
+            f"{name}: {describe_rows(is_missing)} missing.",
             why="The column names the owner of a row.",
             fix="Fill in the cells, or remove the rows.",
         )

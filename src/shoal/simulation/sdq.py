@@ -78,15 +78,15 @@ def make_histograms(
     Ref: SDQ §IV. The standard error is that of the noise of all shares. Rows are counted, not
     sampled, and add nothing to it.
     """
-    params, found = script.params, []
+    params, histograms = script.params, []
     for attribute, noisy_counts, true, deviation in _iterate_tables(
         script, trained, table, n_answering
     ):
         histogram = make_count_histogram(
             params.schema.features[attribute], params.label.values, noisy_counts, deviation, true
         )
-        found += [] if histogram is None else [histogram]
-    return found
+        histograms += [] if histogram is None else [histogram]
+    return histograms
 
 
 def list_questions(script: SDQScript, n_rounds: int) -> list[str]:
@@ -319,7 +319,7 @@ def measure_messages(
     params = task.params
     assert isinstance(params, SDQParams)
     is_joint = params.noise == "two-selected" or has_choices(params)
-    if params.n_databases > machines.MOST_MEMBERS[params.trust] or (is_joint and not joint):
+    if params.n_databases > machines.MAX_MEMBERS[params.trust] or (is_joint and not joint):
         return None
     return machines.run_and_measure(
         make_machines(task, split),

@@ -90,11 +90,11 @@ def parse_sweeps(texts: Sequence[str]) -> dict[str, list[float]]:
     >>> parse_sweeps(["epsilon=0.5,1", "size=1000"])
     {'epsilon': [0.5, 1.0], 'size': [1000]}
     """
-    found: dict[str, list[float]] = {}
+    sweeps: dict[str, list[float]] = {}
     for text in texts:
         key, _, values = (part.strip() for part in text.partition("="))
-        if key not in SWEEP_KEYS or key in found:
-            trouble = "is given twice" if key in found else "cannot be varied"
+        if key not in SWEEP_KEYS or key in sweeps:
+            trouble = "is given twice" if key in sweeps else "cannot be varied"
             raise UsageError(
                 "SIM-004",
                 f"--sweep: {escape_text(key[:60])} {trouble}.",
@@ -102,7 +102,7 @@ def parse_sweeps(texts: Sequence[str]) -> dict[str, list[float]]:
             )
         kind = SWEEP_KEYS[key][1]
         try:
-            found[key] = [_parse_number(kind, value) for value in values.split(",")]
+            sweeps[key] = [_parse_number(kind, value) for value in values.split(",")]
         except ValueError:
             wanted = "whole numbers" if kind is int else "numbers"
             fix = f"--sweep {key}={'1,2' if kind is int else '0.5,1,2'}"
@@ -110,7 +110,7 @@ def parse_sweeps(texts: Sequence[str]) -> dict[str, list[float]]:
             raise UsageError(
                 "SIM-004", f"--sweep: {key} takes {wanted} with commas between{given}.", fix=fix
             ) from None
-    return found
+    return sweeps
 
 
 def _parse_number(kind: type[float], text: str) -> float:
@@ -188,6 +188,6 @@ def _find_table(study: Study, key: str) -> str:
 def summarise(several: Sequence[ClassificationScores | RegressionScores]) -> dict[str, RunMean]:
     """Return mean and standard error of each measure over the repeats of a point."""
     return {
-        measure.name: compute_mean([getattr(one, measure.name) for one in several])
+        measure.name: compute_mean([getattr(scores, measure.name) for scores in several])
         for measure in fields(several[0])
     }

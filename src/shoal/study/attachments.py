@@ -71,14 +71,14 @@ def parse_roster(text: str, name: str = "roster.toml") -> tuple[RosterMember, ..
     return _parse_members(parse_blocks(text, name, _ROSTER_FORMAT))
 
 
-def _parse_members(found: TomlBlocks) -> tuple[RosterMember, ...]:
-    if len(found.blocks) > MAX_ROSTER:
+def _parse_members(blocks: TomlBlocks) -> tuple[RosterMember, ...]:
+    if len(blocks.blocks) > MAX_ROSTER:
         raise _ROSTER_FORMAT.make_error(
-            found.locate_block(MAX_ROSTER), f"A roster has at most {MAX_ROSTER:,} members."
+            blocks.locate_block(MAX_ROSTER), f"A roster has at most {MAX_ROSTER:,} members."
         )
     return tuple(
-        _parse_member(found.locate_block(position), position + 1, block)
-        for position, block in enumerate(found.blocks)
+        _parse_member(blocks.locate_block(position), position + 1, block)
+        for position, block in enumerate(blocks.blocks)
     )
 
 
@@ -117,10 +117,10 @@ _QUERY_FORMAT = TomlFileFormat(
 
 def load_queries(path: str | os.PathLike[str], schema: Schema) -> tuple[SDQQuery, ...]:
     """Load the free counts in a file; raise ``SDQ-002`` for any other content."""
-    found = read_blocks(path, _QUERY_FORMAT)
+    blocks = read_blocks(path, _QUERY_FORMAT)
     return tuple(
-        _parse_query(found.locate_block(position), position + 1, block, schema)
-        for position, block in enumerate(found.blocks)
+        _parse_query(blocks.locate_block(position), position + 1, block, schema)
+        for position, block in enumerate(blocks.blocks)
     )
 
 

@@ -151,11 +151,11 @@ def describe_dropout(n: int, minimum: int, noun: str, also: str = "") -> str:
     also
         A further reason to end, in words that can follow "or".
     """
-    gone = f"more than {n - minimum}" if minimum < n else "any"
+    lost = f"more than {n - minimum}" if minimum < n else "any"
     drop = "drop out" if minimum < n else "drops out"
     more = f", or {also}," if also else ""
     return (
-        f"if {gone} of the {n} {noun} {drop}{more or ','} the study ends without a result. What "
+        f"if {lost} of the {n} {noun} {drop}{more or ','} the study ends without a result. What "
         "was sent stays spent"
     )
 

@@ -22,7 +22,7 @@ from shoal.privacy.events import Event, Unit
 from shoal.privacy.rounding import format_epsilon
 from shoal.protocols.ddml.analysis import compute_dynamics, internal_loss, paper_factors
 from shoal.protocols.ddml.design_matrix import InputDesign
-from shoal.protocols.ddml.instances import find_blend_factor
+from shoal.protocols.ddml.merging import find_blend_factor
 from shoal.protocols.ddml.messages import ID_BYTES, MESSAGES, DDMLDraw, DDMLUpdate
 from shoal.protocols.ddml.noisy_step import charge_update, make_step, price_update
 from shoal.protocols.ddml.params import DDMLParams
@@ -388,13 +388,13 @@ def _check_crosses(study: Study) -> Iterator[StudyProblem]:
     if study.ddml is None:
         return
     schema, crosses = study.schema(), study.ddml.crosses
-    found, seen = False, set()
+    is_invalid, seen = False, set()
     for i, pair in enumerate(crosses):
         unknown = [name for name in pair if name not in schema.columns]
         is_repeated = frozenset(pair) in seen
         seen.add(frozenset(pair))
         if unknown or pair[0] == pair[1] or is_repeated:
-            found = True
+            is_invalid = True
             if unknown:
                 what = f"{unknown[0]} is not a feature."
             elif pair[0] == pair[1]:
@@ -408,7 +408,7 @@ def _check_crosses(study: Study) -> Iterator[StudyProblem]:
                 suggest_names(schema.columns),
             )
     n_outputs = len(study.label.values or ()) if study.ddml.link == "multinomial" else 1
-    p = 0 if found else n_outputs * InputDesign(schema, crosses).width
+    p = 0 if is_invalid else n_outputs * InputDesign(schema, crosses).width
     if p > MAX_WEIGHTS:
         yield StudyProblem(
             "SPEC-021",
@@ -436,8 +436,8 @@ def _fill_texts(document: dict[str, Any]) -> dict[str, Any]:
     ]
     return {
         "feature": [
-            {"ngrams": MAX_NGRAM, **one} if text else one
-            for one, text in zip(features, is_text, strict=True)
+            {"ngrams": MAX_NGRAM, **table} if text else table
+            for table, text in zip(features, is_text, strict=True)
         ]
     }
 
@@ -477,11 +477,14 @@ def _describe_expected_losses(params: DDMLParams) -> str:
 
 def _count_update_bytes(p: int) -> int:
     """Return the size of a request for a model and of the update, encoded."""
-    study, one = bytes(_DIGEST_BYTES), bytes(ID_BYTES)
+    study, update_id = bytes(_DIGEST_BYTES), bytes(ID_BYTES)
     update = DDMLUpdate(
-        study=study, id=one, epoch=_LAST_EPOCH, weights=Array.from_values(np.zeros(p, np.int32))
+        study=study,
+        id=update_id,
+        epoch=_LAST_EPOCH,
+        weights=Array.from_values(np.zeros(p, np.int32)),
     )
-    return len(encode(DDMLDraw(study=study, id=one))) + len(encode(update))
+    return len(encode(DDMLDraw(study=study, id=update_id))) + len(encode(update))
 
 
 def forecast_ddml(params: DDMLParams) -> list[Forecast]:
@@ -499,8 +502,8 @@ def forecast_ddml(params: DDMLParams) -> list[Forecast]:
         compute_dynamics(params.n_instances, find_blend_factor(params.merge)),
         _estimate_curvature(params),
     )
-    most = params.gamma() * moved.pace * curvature * n
-    parts = min(n, math.ceil(min(max(most, _MIN_PARTS), _MAX_PARTS)))
+    wanted = params.gamma() * moved.pace * curvature * n
+    parts = min(n, math.ceil(min(max(wanted, _MIN_PARTS), _MAX_PARTS)))
     each = n / parts
     epochs = (np.arange(parts) + 0.5) * each // params.epoch_updates
     eta = np.array([params.gamma(int(epoch)) for epoch in epochs]) * moved.pace

@@ -80,15 +80,15 @@ _TABLES: dict[str, type[BaseModel]] = {
 
 def explain(error: ValidationError) -> list[StudyProblem]:
     """Return the problems of a validation error, at most `MAX_PROBLEMS`."""
-    found: list[StudyProblem] = []
+    problems: list[StudyProblem] = []
     for detail in error.errors(include_url=False)[:MAX_PROBLEMS]:
         if detail["type"] == "study_rules":
-            found += detail["ctx"]["problems"]
+            problems += detail["ctx"]["problems"]
         else:
             # Pydantic adds a step "[key]" for a key of a free table, such as a group's name.
             path = tuple(step for step in detail["loc"] if step != "[key]")
-            found += _explain_one(detail["type"], path, detail["input"], detail.get("ctx", {}))
-    return found[:MAX_PROBLEMS]
+            problems += _explain_one(detail["type"], path, detail["input"], detail.get("ctx", {}))
+    return problems[:MAX_PROBLEMS]
 
 
 def format_value(value: object) -> str:

@@ -224,5 +224,7 @@ class StudyHandle:
         """Return the parameters of the study's secure sums, with the keys of the roster."""
         from shoal.protocols.secagg.messages import SumParameters
 
-        names, keys = zip(*((one.name, one.key) for one in self.manifest.roster), strict=True)
+        names, keys = zip(
+            *((member.name, member.key) for member in self.manifest.roster), strict=True
+        )
         return SumParameters(self.digest, Roster(names, keys), threshold)

@@ -44,8 +44,8 @@ class StudyError(SpecError):
         Line and problem, at least one.
     """
 
-    def __init__(self, name: str, found: Sequence[tuple[int, StudyProblem]]) -> None:
-        ordered, name = sorted(found, key=lambda item: item[0]), escape_text(name)
+    def __init__(self, name: str, problems: Sequence[tuple[int, StudyProblem]]) -> None:
+        ordered, name = sorted(problems, key=lambda item: item[0]), escape_text(name)
         self.problems = tuple(
             f"{problem.code}  {name}:{line}  {problem.what}" for line, problem in ordered
         )

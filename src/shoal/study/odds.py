@@ -34,14 +34,14 @@ _REPLACE_GUESS = {
     Unit.WEIGHT: "that something is true of your rows",
 }
 _PRESENCE_GUESS = {
-    Unit.PERSON: "that you are in the data at all",
-    Unit.RECORD: "that a certain record is in the data at all",
-    Unit.UPDATE: "that your update was made at all",
-    Unit.WEIGHT: "that your update was made at all",
+    Unit.PERSON: "that you are in the data",
+    Unit.RECORD: "that a certain record is in the data",
+    Unit.UPDATE: "that your update was made",
+    Unit.WEIGHT: "that your update was made",
 }
 _HOLDER_GUESS = {
     Unit.PERSON: (
-        "that a certain person is in the data at all",
+        "that a certain person is in the data",
         "that something is true of a certain person",
     ),
     Unit.RECORD: (_PRESENCE_GUESS[Unit.RECORD], _REPLACE_GUESS[Unit.RECORD]),
@@ -100,11 +100,11 @@ class Odds:
             if self.delta > 0
             else ""
         )
-        most = f"at most {bound_posterior(50, self.loss_bound)} of 100{but}"
+        bound = f"at most {bound_posterior(50, self.loss_bound)} of 100{but}"
         condition = f"Provided that {self.provided}: if" if self.provided else "If"
         return (
             f"{condition} someone thinks the chance is 50 of 100 {self.guess}, {self.by} can raise "
-            f"it to {most}."
+            f"it to {bound}."
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -178,12 +178,12 @@ def compute_odds(
         else (_PRESENCE_GUESS[scope.unit], _REPLACE_GUESS[scope.unit])
     )
     if scope.relation is Relation.REPLACE:
-        found = [Odds(value, epsilon, delta, by, provided)]
+        odds = [Odds(value, epsilon, delta, by, provided)]
     else:
         twice = float_from_grains(2 * grains_up(epsilon))
         worse = min(1.0, delta * compute_delta_growth(epsilon) * (1 + 1e-14))
-        found = [
+        odds = [
             Odds(presence, epsilon, delta, by, provided),
             Odds(f"{value}, and knows that the data is there", twice, worse, by, provided),
         ]
-    return (*([] if total is None else [Odds(_REPLACE_GUESS[Unit.UPDATE], *total)]), *found)
+    return (*([] if total is None else [Odds(_REPLACE_GUESS[Unit.UPDATE], *total)]), *odds)

@@ -468,8 +468,8 @@ def forecast_pfds(params: PFDSParams) -> list[Forecast]:
     if params.variant == "paper":
         return [_forecast_leaf(params)]
     # No table has fewer cells. Half of their mean separates the sides of the label.
-    fewest = min(params.arities) * params.n_sides
-    return [Forecast(_CELL_NOISE, compute_cell_noise(params), useless_from=1 / fewest / 2)]
+    min_counts = min(params.arities) * params.n_sides
+    return [Forecast(_CELL_NOISE, compute_cell_noise(params), useless_from=1 / min_counts / 2)]
 
 
 def _forecast_leaf(params: PFDSParams) -> Forecast:

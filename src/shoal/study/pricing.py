@@ -135,7 +135,7 @@ def count_max_query_cells(study: Study, queries: Queries) -> int:
 
     A feature without public bins cannot be counted and raises ``PLAN-001``.
     """
-    schema, most = study.schema(), 0
+    schema, max_bins = study.schema(), 0
     for name in queries.features:
         bins = schema[name].n_bins
         if bins is None:
@@ -143,8 +143,8 @@ def count_max_query_cells(study: Study, queries: Queries) -> int:
                 f"[queries] asks for counts of {name}, which has no public bins.",
                 fix=f"Give {name} bins = [...]",
             )
-        most = max(most, bins)
-    return most
+        max_bins = max(max_bins, bins)
+    return max_bins
 
 
 def describe_overlap_cost(study: Study) -> str:

@@ -1,7 +1,8 @@
 """The interface between shoal and one protocol, and the records that pass through it.
 
 `shoal.study.anonml`, `ddml`, `sdq` and `pfds` implement `StudyProtocol`; `shoal.study.registry`
-has the table of them. No other module compares a protocol's name: it calls a method or reads an
+has the table of them. Outside of the files that are named after a protocol, only
+`shoal.report.sections.protocols` compares a protocol's name; other modules call a method or read an
 attribute of this class. A new protocol adds one implementation and one line in the table.
 
 Methods that make peers, aggregators or results import them when they are called. Reading and
@@ -284,7 +285,7 @@ class StudyProtocol(ABC):
 
     def scale_starter(self, size: int) -> dict[str, tuple[int, str]]:
         """Return keys of the starter study with values for `size` rows, each with a remark."""
-        remark = "half of the rows: change it as you like; with fewer the study ends without result"
+        remark = "half of the rows: change it; a study with fewer ends without a result"
         return {"minimum": (max(1, size // 2), remark)}
 
     # Price and label
@@ -465,5 +466,5 @@ def describe_organisations(study: Study, n_members: int, noun: str) -> str:
     asked = study.participation
     return (
         f"{format_count(n_members, noun)} (at least {asked.minimum:,} must answer) with "
-        f"{asked.size:,} rows in all, a public guess"
+        f"{asked.size:,} rows in total (a public estimate)"
     )

@@ -194,12 +194,12 @@ class SDQProtocol(StudyProtocol):
         n_tables = len(params.arities) if last.partition("/")[0] == "tables" else 1
         # A tree with a split, or the table of an attribute, has at least this number of counts.
         # Half of their mean separates the classes.
-        fewest = min(params.arities) * params.n_classes
+        min_counts = min(params.arities) * params.n_classes
         return [
             Forecast(
                 "noise on a count of the last table, in records (standard deviation)",
                 compute_deviation(params, script.prices[last].epsilon, n_tables),
-                useless_from=params.size / fewest / 2,
+                useless_from=params.size / min_counts / 2,
             )
         ]
 
@@ -411,8 +411,9 @@ def _check_numbers(study: Study, table: SDQ, members: DeclaredRoster) -> Iterato
 
 
 def _check_committee(table: SDQ, n_features: int) -> Iterator[StudyProblem]:
-    n, c, most = table.n_databases, table.max_colluders, min(table.n_databases, MAX_COMMITTEE)
-    if table.choice == "mpc" and compute_committee_size(c) > most:
+    n, c = table.n_databases, table.max_colluders
+    max_members = min(n, MAX_COMMITTEE)
+    if table.choice == "mpc" and compute_committee_size(c) > max_members:
         yield StudyProblem(
             "SPEC-021",
             ("sdq", "choice"),
@@ -423,7 +424,7 @@ def _check_committee(table: SDQ, n_features: int) -> Iterator[StudyProblem]:
                 if n <= MAX_COMMITTEE
                 else f"A committee has at most {MAX_COMMITTEE}."
             ),
-            f'choice = "sums", or max_colluders = {(most - 1) // 2}',
+            f'choice = "sums", or max_colluders = {(max_members - 1) // 2}',
         )
     elif table.choice == "mpc" and n * n_features > MAX_SCORES:
         yield StudyProblem(
@@ -568,23 +569,23 @@ def _describe_noise_exposure(study: Study, params: SDQParams) -> str:
     Ref: errata S-01 to S-04.
     """
     n_queries = study.queries.n_queries if study.queries else 0
-    found = compute_exposure(params, n_queries)
+    exposure = compute_exposure(params, n_queries)
     what = (
         "the two databases that add the noise know it: no epsilon protects from them or from "
         "anyone to whom they reveal it (errata S-02, S-04)"
     )
-    if not found.c:
+    if not exposure.c:
         return what
     times = f"{format_count(count_levels(params), 'level')} of the tree" + (
         f" and each of {format_count(n_queries, 'free count')}" if n_queries else ""
     )
     return (
-        f"{what}. Two are selected again for each of {times}. If {found.c} of the {found.n} "
+        f"{what}. Two are selected again for each of {times}. If {exposure.c} of the {exposure.n} "
         f"databases help the miner, then each time both selected ones do with chance "
-        f"{_format_percent(found.both)}, and the true counts are known; one of them does with "
-        f"chance {_format_percent(found.one)}, and the remaining noise gives no epsilon. At least "
-        f"once both do with chance {_format_percent(found.ever_both)}, and one or both with "
-        f"chance {_format_percent(found.ever)} (errata S-01 to S-03)"
+        f"{_format_percent(exposure.both)}, and the true counts are known; one of them does with "
+        f"chance {_format_percent(exposure.one)}, and the remaining noise gives no epsilon. At "
+        f"least once both do with chance {_format_percent(exposure.ever_both)}, and one or both "
+        f"with chance {_format_percent(exposure.ever)} (errata S-01 to S-03)"
     )
 
 

@@ -21,7 +21,7 @@ from shoal.study.spec import FeatureSpec, LabelSpec
 from shoal.text import clean_text, format_count, format_utc
 from shoal.web.rendering import render
 
-MOST_FEATURES, MOST_VALUES = 60, 8
+MAX_FEATURES, MAX_VALUES = 60, 8
 """Features, and values of one feature, that a page lists; the manifest has all of them."""
 
 _SHOWN_ROWS = ("You send", "Seen by", "Relies on", "Protects", "Guarantee")
@@ -159,9 +159,9 @@ def make_page_data(
         "label_is": _describe_column(study.label),
         "features": [
             (clean_text(feature.name), _describe_column(feature))
-            for feature in features[:MOST_FEATURES]
+            for feature in features[:MAX_FEATURES]
         ],
-        "n_more_features": max(0, len(features) - MOST_FEATURES),
+        "n_more_features": max(0, len(features) - MAX_FEATURES),
         "goal": make_goal(facts, n_named),
         "progress": {name: progress[name] for name in ("status", "enrolled", "accepted")},
         "refused": dict(progress["refused"]),
@@ -193,8 +193,8 @@ def _describe_column(spec: FeatureSpec | LabelSpec) -> str:
         cut = "" if bins is None else f", in {format_count(len(bins) + 1, 'bin')}"
         return f"a number from {spec.range[0]:g} to {spec.range[1]:g}{cut}"
     if spec.values is not None:
-        more = len(spec.values) - MOST_VALUES
-        names = ", ".join(map(clean_text, spec.values[:MOST_VALUES]))
+        more = len(spec.values) - MAX_VALUES
+        names = ", ".join(map(clean_text, spec.values[:MAX_VALUES]))
         return f"one of {names}{f' and {more:,} more' if more > 0 else ''}"
     return f"text, in {getattr(spec, 'buckets', 0):,} buckets"
 

@@ -17,26 +17,26 @@ from shoal.attacks.ddml import (
     stretch_step,
 )
 from shoal.entropy import SeededEntropy
-from shoal.protocols.ddml.instances import LIMIT
+from shoal.protocols.ddml.merging import MAX_WEIGHT
 
-DRAWN = np.array([10, -20, 30, LIMIT], np.int32)
-UPDATE = np.array([12, -25, 30, LIMIT - 5], np.int32)
+DRAWN = np.array([10, -20, 30, MAX_WEIGHT], np.int32)
+UPDATE = np.array([12, -25, 30, MAX_WEIGHT - 5], np.int32)
 OLD = np.array([100, 200, 300, 0], np.int32)
 
 
 @pytest.mark.parametrize(
     ("sent", "expected"),
     [
-        (negate_update(UPDATE), [-12, 25, -30, -LIMIT + 5]),
-        (scale_update(UPDATE, 3), [36, -75, 90, LIMIT]),
-        (scale_update(UPDATE, -10), [-120, 250, -300, -LIMIT]),
-        (stretch_step(DRAWN, UPDATE, 3), [16, -35, 30, LIMIT - 15]),
-        (stretch_step(DRAWN, UPDATE, -1), [8, -15, 30, LIMIT]),
+        (negate_update(UPDATE), [-12, 25, -30, -MAX_WEIGHT + 5]),
+        (scale_update(UPDATE, 3), [36, -75, 90, MAX_WEIGHT]),
+        (scale_update(UPDATE, -10), [-120, 250, -300, -MAX_WEIGHT]),
+        (stretch_step(DRAWN, UPDATE, 3), [16, -35, 30, MAX_WEIGHT - 15]),
+        (stretch_step(DRAWN, UPDATE, -1), [8, -15, 30, MAX_WEIGHT]),
         (make_constant_update(UPDATE, 7), [7, 7, 7, 7]),
-        (make_constant_update(UPDATE, -(1 << 40)), [-LIMIT] * 4),
-        (move_one_weight(UPDATE, 1, 1000), [12, 975, 30, LIMIT - 5]),
-        (move_one_weight(UPDATE, 3, 1000), [12, -25, 30, LIMIT]),
-        (make_slow_drift(DRAWN, 2.4), [12, -18, 32, LIMIT]),
+        (make_constant_update(UPDATE, -(1 << 40)), [-MAX_WEIGHT] * 4),
+        (move_one_weight(UPDATE, 1, 1000), [12, 975, 30, MAX_WEIGHT - 5]),
+        (move_one_weight(UPDATE, 3, 1000), [12, -25, 30, MAX_WEIGHT]),
+        (make_slow_drift(DRAWN, 2.4), [12, -18, 32, MAX_WEIGHT]),
         (make_stale_update(OLD, DRAWN, UPDATE), [102, 195, 300, -5]),
         (replay_update(UPDATE), UPDATE.tolist()),
     ],
@@ -56,8 +56,8 @@ def test_random_weights_fill_the_range_of_the_model():
 
 def test_random_weights_know_the_widest_range():
     assert (
-        np.abs(make_random_update(np.full(100, -LIMIT, np.int32), SeededEntropy(1))).max()
-        > LIMIT // 2
+        np.abs(make_random_update(np.full(100, -MAX_WEIGHT, np.int32), SeededEntropy(1))).max()
+        > MAX_WEIGHT // 2
     )
 
 

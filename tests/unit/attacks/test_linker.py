@@ -136,7 +136,7 @@ def sooner(named, packets, senders):
 def hung_up(named, packets, senders):
     """All wait for news, and disconnect when their packet is acknowledged."""
     came = {i: packet.time for packet, i in zip(packets, senders, strict=True)}
-    return [replace(trace, until=came[i] + 0.1) for i, trace in enumerate(named)], packets, senders
+    return [replace(trace, ended=came[i] + 0.1) for i, trace in enumerate(named)], packets, senders
 
 
 CARELESS = {
@@ -172,9 +172,9 @@ def test_each_leak_is_found_by_its_feature(clue: str, entropy: SeededEntropy) ->
     findings = {one.clue: one for one in found(*careless(*clean(N, entropy)), entropy, ALPHA)}
     one = findings.pop(clue.strip())
     assert one.is_found, str(one)
-    assert one.n_right >= least
-    assert one.n_linked <= one.n_right and (one.share > 0) == (least > 0)
-    assert one.lean > 6.5
+    assert one.n_correct >= least
+    assert one.n_linked <= one.n_correct and (one.share > 0) == (least > 0)
+    assert one.z_score > 6.5
     others = {clue for clue, other in findings.items() if other.is_found}
     # Order and times go together; who has an address, a size or a header of its own has nothing
     # else.
@@ -223,7 +223,7 @@ def test_observer_without_traces_claims_nothing(entropy: SeededEntropy) -> None:
 def test_fewer_packets_than_participants_are_matched(entropy: SeededEntropy) -> None:
     named, packets, senders = address_reused(*clean(N, entropy))
     (address, *_) = found(named, packets[:10], senders[:10], entropy, 1e-6)
-    assert (address.n_packets, address.n_participants, address.n_right) == (10, N, 10)
+    assert (address.n_packets, address.n_participants, address.n_correct) == (10, N, 10)
     assert address.is_found and address.n_linked >= 3
     assert [(one.chance, one.share) for one in found(named, [], [], entropy, ALPHA)] == [
         (1.0, 0.0)
@@ -254,7 +254,7 @@ def test_kinds_of_traces_are_tried_separately(entropy: SeededEntropy) -> None:
     findings = {
         one.clue: one for one in link(seen, [f"person {i}" for i in senders], entropy, ALPHA)
     }
-    assert findings["time of poll"].n_right >= N // 2
+    assert findings["time of poll"].n_correct >= N // 2
     assert (
         findings["time of poll"].is_found
         and findings["order of poll"].is_found

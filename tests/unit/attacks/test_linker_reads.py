@@ -25,7 +25,7 @@ def reads_until(begin: float, end: float) -> list[Trace]:
     """Return consecutive reads from one time to another; the last is aborted."""
     found = []
     while begin < end:
-        found.append(Trace("read", begin, until=min(begin + WAIT, end)))
+        found.append(Trace("read", begin, ended=min(begin + WAIT, end)))
         begin += WAIT + STEP
     return found
 
@@ -37,7 +37,7 @@ def found(*, is_careful: bool, entropy: SeededEntropy) -> tuple[dict[str, Linkag
     some time after all have.
     """
     enrolled = [
-        (f"person {i}", Trace("enrolment", time, until=time + STEP))
+        (f"person {i}", Trace("enrolment", time, ended=time + STEP))
         for i, time in enumerate(drawn(N, SPAN, entropy))
     ]
     senders = np.argsort(entropy.below_many(1 << 32, N)).tolist()
@@ -62,8 +62,8 @@ def found(*, is_careful: bool, entropy: SeededEntropy) -> tuple[dict[str, Linkag
 def test_reader_that_stops_when_its_packet_arrives_is_linked(entropy: SeededEntropy) -> None:
     findings, right = found(is_careful=False, entropy=entropy)
     assert right > 0.9
-    assert findings["moment of read"].is_found and findings["moment of read"].n_right > N / 2, str(
-        findings["moment of read"]
+    assert findings["moment of read"].is_found and findings["moment of read"].n_correct > N / 2, (
+        str(findings["moment of read"])
     )
     assert not findings["moment of enrolment"].is_found
 
@@ -76,10 +76,10 @@ def test_reader_that_continues_is_not_linked(entropy: SeededEntropy) -> None:
 
 
 def test_read_while_all_wait_is_not_linked() -> None:
-    enrolled = [("ann", Trace("enrolment", 1.0)), ("bob", Trace("enrolment", 2.0, until=2.5))]
+    enrolled = [("ann", Trace("enrolment", 1.0)), ("bob", Trace("enrolment", 2.0, ended=2.5))]
     reads = [
         Trace("read", 0.5),
-        Trace("read", 1.5, until=4.0),
+        Trace("read", 1.5, ended=4.0),
         Trace("read", 2.2),
         Trace("read", 3.0),
         Trace("read", 3.5),

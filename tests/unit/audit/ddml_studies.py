@@ -10,7 +10,7 @@ import numpy as np
 
 from shoal.entropy import SeededEntropy
 from shoal.messages.base import Array
-from shoal.protocols.ddml.instances import add_step
+from shoal.protocols.ddml.merging import add_step
 from shoal.protocols.ddml.messages import read_weights
 from shoal.protocols.ddml.noisy_step import make_step
 from shoal.protocols.ddml.peer import DDMLPeer

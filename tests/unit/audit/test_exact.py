@@ -26,7 +26,7 @@ from shoal.study.plan import make_plan
 from tests.statistical.frequency_oracle_distributions import KINDS, enumerate_outputs
 from tests.unit.audit.small_studies import STUDIES
 
-MOST_CELLS = 9
+MAX_CELLS = 9
 """A set of more cells has too many forms to list; the same mechanisms over fewer cells stand for
 it.
 """
@@ -67,7 +67,7 @@ def test_privacy_loss_of_each_pair_of_cells_is_at_most_the_price(name):
         mechanism = question.mechanism
         key = (asked, mechanism.name, mechanism.cardinality)
         if key in seen or (
-            mechanism.cardinality > MOST_CELLS and not isinstance(mechanism, RandomizedResponse)
+            mechanism.cardinality > MAX_CELLS and not isinstance(mechanism, RandomizedResponse)
         ):
             continue
         seen.add(key)
@@ -85,7 +85,7 @@ def test_all_kinds_of_questions_and_mechanisms_are_enumerated():
     listed = [
         question
         for question in questions
-        if question.n_cells <= MOST_CELLS or isinstance(question.mechanism, RandomizedResponse)
+        if question.n_cells <= MAX_CELLS or isinstance(question.mechanism, RandomizedResponse)
     ]
     assert {type(question) for question in listed} == {
         AboveQuestion,

@@ -400,7 +400,7 @@ def test_range_is_cut_at_whole_numbers() -> None:
         and Range(3, 3).parts == ()
     )
     wide = Range(0, 100_000).cuts
-    assert wide.size == pfds_diffgen.MOST_CUTS and (wide[0], wide[-1]) == (100, 100_000)
+    assert wide.size == pfds_diffgen.MAX_CUTS and (wide[0], wide[-1]) == (100, 100_000)
     assert Range(3, 6, 5).parts == (Range(3, 4), Range(5, 6)) and Range(3, 6, 5).find_parts(
         np.array([4.0, 5.0])
     ).tolist() == [0, 1]

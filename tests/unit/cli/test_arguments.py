@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.cli.arguments import MOST_LISTED, pick_study
+from shoal.cli.arguments import MAX_LISTED, pick_study
 from shoal.errors import UsageError
 
 WIND, RAIN, RAIN_AGAIN = "7f3a91c2" + "0" * 56, "7f00" + "1" * 60, "00aa" + "2" * 60
@@ -47,8 +47,8 @@ def test_pick_study_says_if_there_is_no_study() -> None:
 
 
 def test_pick_study_escapes_titles_and_cuts_long_lists() -> None:
-    studies = {f"{i:064x}": "\x1b[2J" + "x" * 500 for i in range(1, 3 * MOST_LISTED)}
+    studies = {f"{i:064x}": "\x1b[2J" + "x" * 500 for i in range(1, 3 * MAX_LISTED)}
     with pytest.raises(UsageError) as refused:
         pick_study("f" * 64, studies, "There are")
     message = str(refused.value)
-    assert "\x1b" not in message and len(message) < 200 * MOST_LISTED
+    assert "\x1b" not in message and len(message) < 200 * MAX_LISTED

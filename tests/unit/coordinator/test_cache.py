@@ -6,7 +6,7 @@ from shoal.coordinator.cache import LRUCache
 
 
 def test_cache_drops_least_recently_used_value() -> None:
-    recent = LRUCache[int, str](most=3)
+    recent = LRUCache[int, str](max_values=3)
     for i in range(3):
         assert recent.put(i, str(i)) == str(i)
     assert recent.get(0) == "0"
@@ -19,7 +19,7 @@ def test_cache_drops_least_recently_used_value() -> None:
 
 
 def test_drop_removes_value_and_can_be_repeated() -> None:
-    recent = LRUCache[int, str](most=3)
+    recent = LRUCache[int, str](max_values=3)
     recent.put(1, "one")
     recent.drop(1)
     recent.drop(1)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.coordinator.results import encode_result
+from shoal.coordinator.studies import encode_result
 from shoal.entropy import SeededEntropy
 from shoal.errors import LocalProtocolError
 from shoal.protocols.anonml.model import from_plain as additive

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import pytest
 
 from shoal.clock import from_milliseconds, to_milliseconds
-from shoal.coordinator.results import encode_result
 from shoal.coordinator.scheduler import apply_inputs
 from shoal.coordinator.store.base import PendingInput, StepResult, StudyOutcome, StudySnapshot
+from shoal.coordinator.studies import encode_result
 from shoal.entropy import Entropy, SeededEntropy
 from shoal.errors import RemoteProtocolError
 from shoal.messages.base import Message

@@ -14,9 +14,9 @@ from shoal.coordinator import service as service_module
 from shoal.coordinator import submissions
 from shoal.coordinator.ddml.instances.memory import MemoryInstanceStore
 from shoal.coordinator.publishing import draw_invitations, load_or_create_secrets
-from shoal.coordinator.results import encode_result
 from shoal.coordinator.service import CoordinatorService, round_count
 from shoal.coordinator.store.sqlite import SqliteStore
+from shoal.coordinator.studies import encode_result
 from shoal.entropy import SeededEntropy
 from shoal.errors import RemoteProtocolError, StoreError
 from shoal.messages.base import Array

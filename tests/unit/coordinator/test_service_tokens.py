@@ -15,10 +15,10 @@ from shoal.clock import ManualClock
 from shoal.coordinator import receipts as received_module
 from shoal.coordinator import service as service_module
 from shoal.coordinator.publishing import draw_invitations
-from shoal.coordinator.results import encode_result
 from shoal.coordinator.scheduler import apply_inputs
 from shoal.coordinator.service import CoordinatorService
 from shoal.coordinator.store.base import PendingInput, StudySnapshot
+from shoal.coordinator.studies import encode_result
 from shoal.crypto.credentials.issuance import Credential, Registration
 from shoal.crypto.credentials.tokens import read_pseudonym
 from shoal.entropy import SeededEntropy

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from shoal.coordinator import supervisor
-from shoal.coordinator.supervisor import MOST_AT_ONCE, STEADY_SECONDS, RestartBackoff, Supervisor
+from shoal.coordinator.supervisor import MAX_AT_ONCE, STEADY_SECONDS, RestartBackoff, Supervisor
 from shoal.coordinator.worker import WorkerSettings
 from shoal.errors import ShoalError
 from shoal.transport.server import open_listener
@@ -101,10 +101,10 @@ def supervise(
 
 def test_backoff_grows_after_short_lives_and_gives_up() -> None:
     deaths = RestartBackoff()
-    pauses = [deaths.next_pause(0.5) for _ in range(MOST_AT_ONCE - 1)]
+    pauses = [deaths.next_pause(0.5) for _ in range(MAX_AT_ONCE - 1)]
     assert pauses == sorted(set(pauses)) and pauses[0] > 0
     assert deaths.next_pause(STEADY_SECONDS) == 0
-    for _ in range(MOST_AT_ONCE - 1):
+    for _ in range(MAX_AT_ONCE - 1):
         deaths.next_pause(0.5)
     with pytest.raises(ShoalError, match="SERVE-003"):
         deaths.next_pause(0.5)
@@ -196,7 +196,7 @@ def test_supervisor_gives_up_if_all_workers_die(
     )
     with listener, pytest.raises(ShoalError, match="SERVE-003"):
         Supervisor(1, listener, WorkerSettings(SECRET)).run()
-    assert (tmp_path / "starts").read_text() == "x" * MOST_AT_ONCE
+    assert (tmp_path / "starts").read_text() == "x" * MAX_AT_ONCE
 
 
 @pytest.mark.parametrize(("program", "seconds"), [(STUBBORN, 0.2), (IMPATIENT, 600.0)])

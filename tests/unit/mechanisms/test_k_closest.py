@@ -142,7 +142,7 @@ def test_variance_is_close_to_priv_unit(epsilon, p):
 def test_variance_is_close_to_infinitely_many_directions(epsilon, excess):
     law = make_cosine_distribution(97)
     gain = math.expm1(epsilon)
-    best = float((law.beyond * gain / (1 + law.below[::-1] * gain)).max())
+    best = float((law.partial_mean * gain / (1 + law.cdf[::-1] * gain)).max())
     assert 1 < (best / KClosest(epsilon, 97, LOCAL_PERSON).alignment) ** 2 < excess
 
 

@@ -49,7 +49,7 @@ def test_distribution_is_that_of_coordinate_on_sphere(p):
     half = (p - 1) / 2
     # At the poles of a circle a cosine has half the digits of the angle.
     assert np.allclose(
-        law.below, special.betainc(half, half, (1 + law.values) / 2), atol=1e-7 if p == 2 else 1e-9
+        law.cdf, special.betainc(half, half, (1 + law.values) / 2), atol=1e-7 if p == 2 else 1e-9
     )
     assert math.isclose(law.mass.sum(), 1, rel_tol=1e-12)
     assert math.isclose((law.mass * law.values**2).sum(), 1 / p, rel_tol=1e-9)

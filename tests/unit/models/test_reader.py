@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.coordinator.results import encode_result
+from shoal.coordinator.studies import encode_result
 from shoal.data.schema import Numeric
 from shoal.entropy import SeededEntropy
 from shoal.errors import ShoalError, SpecError

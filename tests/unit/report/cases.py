@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from shoal import __version__
-from shoal.coordinator.results import encode_result
+from shoal.coordinator.studies import encode_result
 from shoal.entropy import SeededEntropy
 from shoal.protocols.base import AGGREGATOR, run_local
 from shoal.study.handle import StudyHandle

@@ -25,7 +25,7 @@ from shoal.protocols.anonml.questions import (
 )
 from shoal.protocols.anonml.variants import make_script
 from shoal.simulation.anonml import list_model_weights, make_histograms, run
-from shoal.simulation.diagnostics import MOST_CELLS, Details
+from shoal.simulation.diagnostics import MAX_CELLS, Details
 from shoal.simulation.run import RunTask, Split
 
 PEOPLE = make_people(3000, SeededEntropy(3))
@@ -146,7 +146,7 @@ def test_one_partition_without_noise_gives_the_true_counts() -> None:
 
 
 def test_feature_with_too_many_cells_is_left_out() -> None:
-    towns = Categorical("town", [str(i) for i in range(MOST_CELLS + 1)], missing=False)
+    towns = Categorical("town", [str(i) for i in range(MAX_CELLS + 1)], missing=False)
     schema = Schema(
         [towns, Categorical("sex", ["f", "m"], missing=False)],
         label=Categorical("ill", ["no", "yes"], missing=False),

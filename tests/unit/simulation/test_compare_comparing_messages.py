@@ -20,7 +20,7 @@ from shoal.simulation import machines as pfds_machines
 from shoal.simulation import sdq
 from shoal.simulation.alternatives import ALTERNATIVES, derive_study
 from shoal.simulation.compare import measure_message_volume
-from shoal.simulation.machines import MOST_MEMBERS
+from shoal.simulation.machines import MAX_MEMBERS
 from shoal.simulation.protocol import MessageVolume
 from shoal.simulation.registry import make_simulation_params
 from shoal.simulation.run import RunTask, Split
@@ -160,12 +160,12 @@ def test_volume_of_two_selected_databases_includes_the_joint_computation() -> No
 def test_volume_is_unknown_for_too_many_members() -> None:
     for name, trust in (("PFDS plus, secure sums", "secure-sum"), ("PFDS plus, local", "local")):
         assert (
-            measure_message_volume(*planned(name, MOST_MEMBERS[trust] + 1), ROWS, joint=False)
+            measure_message_volume(*planned(name, MAX_MEMBERS[trust] + 1), ROWS, joint=False)
             is None
         )
     assert (
         measure_message_volume(
-            *planned("PFDS plus, local", MOST_MEMBERS["secure-sum"] + 1), ROWS, joint=False
+            *planned("PFDS plus, local", MAX_MEMBERS["secure-sum"] + 1), ROWS, joint=False
         )
         is not None
     )

@@ -13,7 +13,7 @@ from shoal.cli.hello.population import SCHEMA, make_people
 from shoal.data.schema import Categorical, Numeric, Schema
 from shoal.entropy import SeededEntropy
 from shoal.protocols.ddml.analysis import compute_dynamics
-from shoal.protocols.ddml.instances import find_blend_factor
+from shoal.protocols.ddml.merging import find_blend_factor
 from shoal.protocols.ddml.model import GLM
 from shoal.protocols.ddml.noisy_step import make_step
 from shoal.protocols.ddml.params import DDMLParams
@@ -43,7 +43,7 @@ def test_instance_spread_is_that_of_the_theory(merge: Any, in_flight: int) -> No
     sigma = make_step(params).deviation * 2.0**-params.fraction_bits
     assert told["k"] == 10 and told["sigma_squared"] == pytest.approx(sigma**2, rel=1e-5)
     assert told["expected"] == pytest.approx(
-        compute_dynamics(10, find_blend_factor(merge), in_flight).spread * sigma**2, rel=0.01
+        compute_dynamics(10, find_blend_factor(merge), in_flight).variance * sigma**2, rel=0.01
     )
     if merge == "discard" and in_flight == 0:
         assert told["expected"] == pytest.approx(10 / 2 * sigma**2, rel=1e-5), "DDML, Theorem 1"

@@ -18,8 +18,8 @@ from shoal.protocols.ddml.params import DDMLParams
 from shoal.protocols.pfds.params import PFDSParams
 from shoal.protocols.sdq.params import SDQParams
 from shoal.simulation.diagnostics import (
-    MOST_CELLS,
-    MOST_WEIGHTS,
+    MAX_CELLS,
+    MAX_WEIGHTS,
     compute_calibration,
     compute_model_calibration,
     describe_participation,
@@ -199,8 +199,8 @@ class TestHistograms:
             )
             is None
         )
-        large = np.ones((MOST_CELLS + 1, 2))
-        many = Categorical("town", [str(i) for i in range(MOST_CELLS + 1)], missing=False)
+        large = np.ones((MAX_CELLS + 1, 2))
+        many = Categorical("town", [str(i) for i in range(MAX_CELLS + 1)], missing=False)
         assert make_count_histogram(many, ["no", "yes"], large, 0.0, large) is None
         assert make_count_histogram(many, ["no", "yes"], large[1:], 0.0, large[1:]) is not None
 
@@ -214,7 +214,7 @@ def test_largest_weights_come_first() -> None:
         ("c", "no", -0.5),
     ]
     assert len(told) == 6 and all(one["error"] is None for one in told)
-    assert len(list_weights([str(i) for i in range(100)], ["y"], np.ones((100, 1)))) == MOST_WEIGHTS
+    assert len(list_weights([str(i) for i in range(100)], ["y"], np.ones((100, 1)))) == MAX_WEIGHTS
 
 
 def test_cells_have_readable_names() -> None:

@@ -19,7 +19,7 @@ from shoal.protocols.pfds.params import PFDSParams
 from shoal.protocols.sdq.params import SDQParams
 from shoal.protocols.sdq.variants import make_sdq_script
 from shoal.simulation.diagnostics import (
-    MOST_POINTS,
+    MAX_POINTS,
     compute_pfds_exposure,
     compute_remaining_epsilon,
     compute_sdq_exposure,
@@ -144,7 +144,7 @@ class TestDatabases:
         )
         numbers = [one["colluders"] for one in told]
         assert (
-            len(numbers) <= MOST_POINTS + 2
+            len(numbers) <= MAX_POINTS + 2
             and {0, 123, 124, 499} <= set(numbers)
             and numbers == sorted(numbers)
         )

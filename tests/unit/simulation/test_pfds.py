@@ -27,7 +27,7 @@ from shoal.simulation.metrics import (
     compute_scores,
 )
 from shoal.simulation.pfds import (
-    MOST_PERSONAL_MODELS,
+    MAX_PERSONAL_MODELS,
     describe_params,
     make_simulation_params,
     run,
@@ -284,7 +284,7 @@ class TestHomes:
         ).personal_scores
         assert (
             isinstance(told, PersonalModelScores)
-            and told.n_holders == MOST_PERSONAL_MODELS
+            and told.n_holders == MAX_PERSONAL_MODELS
             and told.gain > 0.8
         )
         assert (

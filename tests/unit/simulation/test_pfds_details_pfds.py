@@ -16,9 +16,9 @@ from shoal.protocols.pfds.fitting import fit_ridge_model
 from shoal.protocols.pfds.params import PFDSParams, PFDSRows
 from shoal.protocols.pfds.tables import assign_attributes, choose_n_tables
 from shoal.simulation import pfds
-from shoal.simulation.diagnostics import MOST_CELLS
+from shoal.simulation.diagnostics import MAX_CELLS
 from shoal.simulation.pfds import (
-    MOST_ROWS,
+    MAX_ROWS,
     compute_marginals,
     fit_regression,
     list_model_weights,
@@ -163,7 +163,7 @@ def test_too_many_cells_give_no_marginals_and_no_score() -> None:
     params = PFDSParams(Schema([towns, sex], label=SCHEMA.label), 1.0, 100, n_holders=10)
     columns = {"town": np.arange(100), "sex": np.arange(100) % 2}
     rows = PFDSRows.from_columns(params, columns, np.arange(100) % 2)
-    assert len(towns.values) > MOST_CELLS and [
+    assert len(towns.values) > MAX_CELLS and [
         one["feature"] for one in compute_marginals(params, rows, rows)
     ] == ["sex"]
     assert fit_regression(params, rows) is None
@@ -177,13 +177,13 @@ def test_too_many_cells_give_no_marginals_and_no_score() -> None:
 
 def test_regression_learns_from_evenly_spread_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = PFDSRows.from_columns(LOCAL, PEOPLE.columns, PEOPLE.labels)
-    monkeypatch.setattr(pfds, "MOST_ROWS", 400)
+    monkeypatch.setattr(pfds, "MAX_ROWS", 400)
     learned = fit_regression(LOCAL, rows)
     evenly = fit_ridge_model(LOCAL, rows.take(np.linspace(0, N - 1, 400).astype(np.int64)))
     assert learned is not None and np.array_equal(
         learned.compute_scores(rows.cells), evenly.compute_scores(rows.cells)
     )
-    monkeypatch.setattr(pfds, "MOST_ROWS", N + 1)
+    monkeypatch.setattr(pfds, "MAX_ROWS", N + 1)
     whole = fit_regression(LOCAL, rows)
     assert whole is not None and np.array_equal(
         whole.compute_scores(rows.cells), fit_ridge_model(LOCAL, rows).compute_scores(rows.cells)
@@ -210,7 +210,7 @@ def test_numeric_label_has_errors_in_place_of_scores() -> None:
 def test_released_rows_are_drawn_up_to_the_limit() -> None:
     large = replace(LOCAL, size=10**9)
     details = run(RunTask(large, 1), SPLIT).details
-    share_of_first = details["marginals"][0]["released"][0] * MOST_ROWS
+    share_of_first = details["marginals"][0]["released"][0] * MAX_ROWS
     assert share_of_first == pytest.approx(round(share_of_first), abs=0.02)
 
 

@@ -145,7 +145,7 @@ def test_add_remove_label_has_odds_of_presence_and_value():
         "colluding databases" in text
     )
     assert (
-        "record is in the data at all, what you send can raise it to at most 75.2 of 100, "
+        "record is in the data, what you send can raise it to at most 75.2 of 100, "
         "except with chance 1e-05." in text
     )
     assert "at most 89.2 of 100, except with chance 3.719e-05." in text

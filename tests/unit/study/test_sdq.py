@@ -514,7 +514,7 @@ class TestLabel:
             "used; unit: person): its presence or absence" in label
         )
         assert (
-            "50 of 100 that a certain person is in the data at all, what your database sends can "
+            "50 of 100 that a certain person is in the data, what your database sends can "
             "raise it" in label
         )
         assert (

@@ -19,7 +19,7 @@ from shoal.study.spec import Study
 from shoal.study.starters.drafts import find_unfinished
 from shoal.text import escape_text, format_count, shell_quote
 
-_MOST_FORECASTS = 4
+_MAX_FORECASTS = 4
 
 _MAX_AUDITED_WEIGHTS = 1_000
 """Weights of a model with updates that are audited in minutes."""
@@ -189,7 +189,7 @@ def _format_prices(plan: Plan) -> list[str]:
     # The last ones are the largest.
     lines += [
         f"forecast  {forecast.what}: {format_epsilon(forecast.value, 3)}"
-        for forecast in plan.forecasts[-_MOST_FORECASTS:]
+        for forecast in plan.forecasts[-_MAX_FORECASTS:]
     ]
     lines += [f"note      {note}" for note in plan.notes]
     return lines

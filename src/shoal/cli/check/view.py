@@ -84,7 +84,7 @@ def list_assumptions(forecast: Mapping[str, Any], protocol: str) -> list[str]:
             "from each other."
         )
     if forecast["pessimistic_by"] is not None:
-        least = min(
+        min_rows = min(
             point["rows"] for point in [forecast["study"], *forecast["points"]] if point["repeated"]
         )
         by = forecast["pessimistic_by"][forecast["measure"]]
@@ -94,7 +94,7 @@ def list_assumptions(forecast: Mapping[str, Any], protocol: str) -> list[str]:
             else "by too little to be visible here"
         )
         sentences.append(
-            f"Populations of {least:,} rows and more are drawn with replacement from too few "
+            f"Populations of {min_rows:,} rows and more are drawn with replacement from too few "
             f"public rows, which makes the forecast worse {moved}: the better end of their "
             "intervals is moved by this difference, and the expected value by half of it."
         )
@@ -267,5 +267,5 @@ def is_promising(forecast: Mapping[str, Any]) -> bool:
         compared[name][measure] for name in ("most_common", "mean_label") if name in compared
     ]
     if is_lower_better(measure):
-        return all(score["high"] < one for one in guessed)
-    return all(score["low"] > one for one in guessed)
+        return all(score["high"] < guess for guess in guessed)
+    return all(score["low"] > guess for guess in guessed)

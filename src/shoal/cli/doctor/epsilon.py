@@ -214,7 +214,7 @@ def epsilon(
         The claimed epsilon of one message, from which the framework derives its noise: sensitivity
         * sqrt(2 ln(1.25 / delta)) / epsilon for gaussian, sensitivity / epsilon for laplace.
     delta
-        The probability that the guarantee fails; gaussian noise requires one above 0.
+        Limits how often the loss may exceed epsilon; gaussian noise requires one above 0.
     rounds
         The number of messages that are computed from the same data.
     relation

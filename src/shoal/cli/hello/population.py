@@ -100,7 +100,7 @@ def _draw_uniform(n: int, entropy: Entropy) -> Floats:
 TITLE = "Who sleeps badly?"
 ROWS, REPEATS, SEED = 24_000, 5, 0
 """Synthetic people, a quarter of them for testing; runs of each protocol; the seed of all runs."""
-MOST_JOBS = 2
+MAX_JOBS = 2
 LABEL = "sleeps_badly"
 ANSWERS = ("no", "yes")
 
@@ -196,7 +196,7 @@ def compare_protocols(
     from shoal.cli.simulate import list_versions
     from shoal.simulation.compare import ComparisonOptions, compare_study
 
-    epsilon, jobs = population.study.privacy.epsilon, min(MOST_JOBS, os.cpu_count() or 1)
+    epsilon, jobs = population.study.privacy.epsilon, min(MAX_JOBS, os.cpu_count() or 1)
     comparison = compare_study(
         population.study,
         population.split,

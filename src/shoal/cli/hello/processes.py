@@ -20,7 +20,7 @@ from shoal.errors import ShoalError
 
 _POLL_SECONDS = 0.05
 _SOURCE_DIRECTORY = str(Path(__file__).parents[3])
-_MOST_OUTPUT_CHARACTERS = 600
+_MAX_OUTPUT_CHARACTERS = 600
 """Most characters of a process's output that an error quotes."""
 
 
@@ -95,7 +95,7 @@ class DemoProcess:
         return ShoalError(
             "HELLO-001",
             f"The {self.name} of the demonstration ended with exit code {self.exit_code}.",
-            why=f"It printed: {output[:_MOST_OUTPUT_CHARACTERS]}",
+            why=f"It printed: {output[:_MAX_OUTPUT_CHARACTERS]}",
             fix="shoal doctor shows what is missing on this machine.",
         )
 

@@ -151,7 +151,9 @@ def simulate(
     begun = clock.now()
     traffic = Traffic(in_flight, order)
     tasks = [
-        RunTask(one, seed, repeat, dropout, traffic) for one in params for repeat in range(repeats)
+        RunTask(settings, seed, repeat, dropout, traffic)
+        for settings in params
+        for repeat in range(repeats)
     ]
     with show_progress_bar("runs", len(tasks)) as done:
         outcomes = run_all(tasks, split, jobs, engine, done)

@@ -62,11 +62,11 @@ def _summarise_personal_models(runs: Sequence[PersonalModelScores]) -> dict[str,
         return {}
     return {
         "at_home": {
-            "home": _summarise_scores([one.home for one in runs]),
-            "own": _summarise_scores([one.own for one in runs]),
-            "gain": asdict(compute_mean([one.gain for one in runs])),
+            "home": _summarise_scores([run.home for run in runs]),
+            "own": _summarise_scores([run.own for run in runs]),
+            "gain": asdict(compute_mean([run.gain for run in runs])),
             "n_holders": runs[0].n_holders,
-            "runs": [asdict(one) for one in runs],
+            "runs": [asdict(run) for run in runs],
         }
     }
 

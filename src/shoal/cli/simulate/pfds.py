@@ -67,13 +67,16 @@ def _describe_gain(points: Sequence[Mapping[str, Any]], repeats: int) -> str:
         [point["at_home"] for point in points],
         max(point["n_holders"] for point in points),
     )
-    fewest, most = min(one["n_holders"] for one in told), max(one["n_holders"] for one in told)
-    tried = (
-        format_count(most, "holder")
-        if fewest == most
-        else f"{fewest} to {format_count(most, 'holder')}"
+    minimum, maximum = (
+        min(gain["n_holders"] for gain in told),
+        max(gain["n_holders"] for gain in told),
     )
-    drawn = f" drawn from {n_all}" if most < n_all else ""
+    tried = (
+        format_count(maximum, "holder")
+        if minimum == maximum
+        else f"{minimum} to {format_count(maximum, 'holder')}"
+    )
+    drawn = f" drawn from {n_all}" if maximum < n_all else ""
     better = "predict more accurately" if "accuracy" in told[0]["home"] else "have a smaller RMSE"
     than = (
         f"{better} with the release than with their own rows alone (over "

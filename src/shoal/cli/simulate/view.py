@@ -40,7 +40,7 @@ def format_tree_lines(point: Mapping[str, Any]) -> list[str]:
 
 _FAR_FACTOR = 2
 """From this factor on, a declared size is far from the number of rows."""
-_MOST_NAMED = 4
+_MAX_NAMED = 4
 """Most points of a sweep that a warning names."""
 _BASELINES = {
     "most_common": "most common class",
@@ -105,7 +105,7 @@ def _format_span(values: Sequence[int]) -> str:
 
 def _list_warnings(result: Mapping[str, Any]) -> list[str]:
     """Return the reasons for which a simulation may differ from the real study."""
-    points, found = result["points"], []
+    points, warnings = result["points"], []
     name = result["protocol"]
     holders, sized = PROTOCOLS[name].holders, SIMULATED[name].sized_settings
     size = "n_rows" if holders.are_organisations else "people"
@@ -117,7 +117,7 @@ def _list_warnings(result: Mapping[str, Any]) -> list[str]:
     if far:
         people = far[0][size]
         fewer = f" --sweep n_instances={people}" if far[0].get("n_instances", 0) > people else ""
-        found.append(
+        warnings.append(
             f"{_name_points(far, points, 'declare')} "
             f"{_format_span([point['declared'] for point in far])} {holders.size_noun}, and "
             f"{people:,} took part: {sized} chosen for the declared size. Try --sweep "
@@ -128,12 +128,12 @@ def _list_warnings(result: Mapping[str, Any]) -> list[str]:
         minimum = max(point["minimum"] for point in few)
         view = VIEWS.get(name)
         none = "; nothing is released" if view is not None and view.write_releases else ""
-        found.append(
+        warnings.append(
             f"{_name_points(few, points, 'learn')} nothing from fewer than "
             f"{format_count(minimum, 'participant')}{none}; "
             "the scores are those of a study without a minimum."
         )
-    return found
+    return warnings
 
 
 def _name_points(
@@ -158,17 +158,17 @@ def _warn_about_guessing(result: Mapping[str, Any]) -> list[str]:
         for point in points
     ]
     worse, unsure = (
-        [point for point, one in zip(points, verdicts, strict=True) if one == verdict]
+        [point for point, outcome in zip(points, verdicts, strict=True) if outcome == verdict]
         for verdict in ("worse", "unsure")
     )
     what = "guessing the most common class" if is_class else "that of the label's mean"
-    found = []
+    warnings = []
     if worse:
         evidence = (
             f"{what}, {_describe_points(measure, guessing, worse)}, with all of the 95 % "
             f"interval over {format_count(n_runs, 'run')}"
         )
-        found.append(
+        warnings.append(
             f"Accuracy is below {evidence}: decide by rank if the AUC is well above 0.5; otherwise "
             "do not use the model."
             if is_class
@@ -188,13 +188,13 @@ def _warn_about_guessing(result: Mapping[str, Any]) -> list[str]:
             else "more --repeats may show a difference"
         )
         name = "Accuracy" if is_class else "RMSE"
-        found.append(f"{name} is no better than {evidence}: {advice}.")
-    return found
+        warnings.append(f"{name} is no better than {evidence}: {advice}.")
+    return warnings
 
 
 def _describe_points(measure: str, guessing: float, points: Sequence[Mapping[str, Any]]) -> str:
     """Return the score of guessing and of each point, with enough digits to differ."""
-    named = points[:_MOST_NAMED]
+    named = points[:_MAX_NAMED]
     first, *values = format_distinct(
         [guessing, *(point["scores"][measure]["value"] for point in named)],
         lambda value, n_more: _format_score(measure, value, n_more),
@@ -210,8 +210,8 @@ def _describe_points(measure: str, guessing: float, points: Sequence[Mapping[str
         for point, value in zip(named, values, strict=True)
     ]
     more = (
-        f"; and {format_count(len(points) - _MOST_NAMED, 'other point')}"
-        if len(points) > _MOST_NAMED
+        f"; and {format_count(len(points) - _MAX_NAMED, 'other point')}"
+        if len(points) > _MAX_NAMED
         else ""
     )
     return f"{first} ({'; '.join(each)}{more})"

@@ -21,7 +21,7 @@ from shoal.coordinator.service import CoordinatorService
 from shoal.errors import ShoalError, TransportError
 from shoal.transport.requests import read_digest, read_query
 
-MOST_STREAMS = 64
+MAX_STREAMS = 64
 """Open streams of one worker; further ones are answered with 503."""
 
 PAUSE_SECONDS = 1
@@ -68,7 +68,7 @@ class EventStreams:
         read_query(request)
         digest = read_digest(request)
         await self._service.get_study(digest)
-        if self._n_open >= MOST_STREAMS:
+        if self._n_open >= MAX_STREAMS:
             raise TransportError("HOST-004", "Too many pages follow studies at the same time.")
         # Counted before it begins: of many simultaneous requests none has begun yet.
         self._n_open += 1

@@ -42,13 +42,13 @@ from shoal.transport.requests import (
 )
 from shoal.web import study_pages
 
-MOST_FIELDS = 16
-MOST_PAIRS_BYTES = 1 << 16
+MAX_FIELDS = 16
+MAX_PAIRS_BYTES = 1 << 16
 """Limit for a form without files: its fields take long to decode. Files and long texts are sent as
 multipart.
 """
 
-_MOST_HEAD_BYTES = 1 << 12
+_MAX_HEAD_BYTES = 1 << 12
 """Limit for the headers of a part."""
 
 URLENCODED, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
@@ -81,24 +81,22 @@ def parse_fields(content_type: str, body: bytes) -> dict[str, bytes]:
         pairs = _parse_parts(body, parameters)
     else:
         raise _unreadable_form_error("Its content type is not that of a form.")
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise _unreadable_form_error("A field occurs twice.")
-    return found
+    return fields
 
 
 def _parse_pairs(body: bytes) -> list[tuple[str, bytes]]:
-    if len(body) > MOST_PAIRS_BYTES:
-        raise _unreadable_form_error(
-            f"A form without files has at most {MOST_PAIRS_BYTES:,} bytes."
-        )
+    if len(body) > MAX_PAIRS_BYTES:
+        raise _unreadable_form_error(f"A form without files has at most {MAX_PAIRS_BYTES:,} bytes.")
     try:
         given = parse_qsl(
             body.decode("ascii"),
             keep_blank_values=True,
             strict_parsing=True,
             errors="strict",
-            max_num_fields=MOST_FIELDS,
+            max_num_fields=MAX_FIELDS,
         )
     except ValueError:
         raise _unreadable_form_error(
@@ -108,18 +106,18 @@ def _parse_pairs(body: bytes) -> list[tuple[str, bytes]]:
 
 
 def _parse_parts(body: bytes, parameters: str) -> list[tuple[str, bytes]]:
-    found = _BOUNDARY.search(parameters)
-    if found is None:
+    match = _BOUNDARY.search(parameters)
+    if match is None:
         raise _unreadable_form_error("Its content type has no boundary.")
-    fence = b"\r\n--" + (found[1] or found[2]).encode("latin-1", "replace")
-    first, *parts = (b"\r\n" + body).split(fence, MOST_FIELDS + 1)
+    fence = b"\r\n--" + (match[1] or match[2]).encode("latin-1", "replace")
+    first, *parts = (b"\r\n" + body).split(fence, MAX_FIELDS + 1)
     if first or not parts or parts.pop().rstrip(b"\r\n") != b"--":
         raise _unreadable_form_error("It is incomplete or has too many fields.")
     return [_parse_part(part) for part in parts]
 
 
 def _parse_part(part: bytes) -> tuple[str, bytes]:
-    end = part.find(b"\r\n\r\n", 2, _MOST_HEAD_BYTES)
+    end = part.find(b"\r\n\r\n", 2, _MAX_HEAD_BYTES)
     name = _NAME.search(part[2 : max(2, end)])
     if not part.startswith(b"\r\n") or name is None:
         raise _unreadable_form_error("A field has no name.")
@@ -132,12 +130,12 @@ def _unreadable_form_error(why: str) -> RemoteProtocolError:
     )
 
 
-MOST_FORM_BYTES = 3 * MAX_STUDY_BYTES
+MAX_FORM_BYTES = 3 * MAX_STUDY_BYTES
 _KEY_FORM_BYTES = 1 << 12
-_MOST_KEY = 200
+_MAX_KEY = 200
 """Characters, including separators."""
 
-_MOST_RETURNED = 1 << 16
+_MAX_RETURNED = 1 << 16
 """Characters of a field that are returned to a sender without the key."""
 
 _OWN_PAGES = ("same-origin", "none")
@@ -177,7 +175,7 @@ async def publish_study(service: CoordinatorService, request: Request) -> Respon
 
     The returned form does not contain the key.
     """
-    fields = await _read_fields(request, MOST_FORM_BYTES)
+    fields = await _read_fields(request, MAX_FORM_BYTES)
     given = {
         name: fields.get(name, b"").decode("utf-8", "replace")
         for name in study_pages.PUBLISH_FIELDS
@@ -185,7 +183,7 @@ async def publish_study(service: CoordinatorService, request: Request) -> Respon
     try:
         _check_analyst_key(service, fields)
     except RemoteProtocolError as error:
-        short = {name: text if len(text) <= _MOST_RETURNED else "" for name, text in given.items()}
+        short = {name: text if len(text) <= _MAX_RETURNED else "" for name, text in given.items()}
         return _return_form(error, lambda problem: study_pages.render_publish(short, problem))
     try:
         form = _parse_publish_request(given, fields.get("study_file", b""))
@@ -240,7 +238,7 @@ def _check_analyst_key(service: CoordinatorService, fields: Mapping[str, bytes])
         raise RemoteProtocolError(
             "AUTH-001", "Only the analyst may do this.", fix="Enter the analyst's key."
         )
-    if len(key) > _MOST_KEY or not service.is_analyst(key):
+    if len(key) > _MAX_KEY or not service.is_analyst(key):
         fix = "Enter the key that shoal serve printed when it first used this coordinator's store."
         raise RemoteProtocolError("AUTH-002", "This is not the analyst's key.", fix=fix)
 

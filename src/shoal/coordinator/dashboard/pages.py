@@ -56,7 +56,7 @@ _REPORT_POLICY = (
 """A report or statement is one file with inline styles; it may load and run nothing else."""
 
 _STUDY = "/studies/{digest}"
-_MOST_CARDS, _MOST_REPORTS, _MOST_STATEMENTS = 4096, 64, 64
+_MAX_CARDS, _MAX_REPORTS, _MAX_STATEMENTS = 4096, 64, 64
 """Cached values: a card has a few hundred bytes, a report or statement some ten thousand."""
 
 
@@ -64,7 +64,7 @@ class OverviewPage:
     """The list of studies; the card of a study is made once."""
 
     def __init__(self) -> None:
-        self._cards: SingleFlightCache[Mapping[str, Any]] = SingleFlightCache(_MOST_CARDS)
+        self._cards: SingleFlightCache[Mapping[str, Any]] = SingleFlightCache(_MAX_CARDS)
 
     async def show(self, service: CoordinatorService, request: Request) -> Response:
         read_query(request)
@@ -118,7 +118,7 @@ class StatementPages:
     """One-page statements to sign, each with the digest of the published study."""
 
     def __init__(self) -> None:
-        self._statements: SingleFlightCache[str] = SingleFlightCache(_MOST_STATEMENTS)
+        self._statements: SingleFlightCache[str] = SingleFlightCache(_MAX_STATEMENTS)
 
     async def show(self, service: CoordinatorService, request: Request) -> Response:
         view = await open_study(service, request)
@@ -132,7 +132,7 @@ class ReportPages:
     """Reports of studies that have ended; they never change."""
 
     def __init__(self) -> None:
-        self._reports: SingleFlightCache[str] = SingleFlightCache(_MOST_REPORTS)
+        self._reports: SingleFlightCache[str] = SingleFlightCache(_MAX_REPORTS)
 
     async def show(self, service: CoordinatorService, request: Request) -> Response:
         query = read_query(request, _DOWNLOAD)

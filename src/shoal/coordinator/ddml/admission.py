@@ -49,8 +49,8 @@ TICKET_HEADER, TOKEN_HEADER = b"shoal-ticket", b"shoal-token"
 KNOWN_MILLISECONDS = 10_000
 """How long an enrolled key is assumed to stay enrolled; it may have left."""
 
-_MOST_KNOWN = 100_000
-_MOST_AT_ONCE, _MOST_TOKENS = 256, 64
+_MAX_KNOWN = 100_000
+_MAX_AT_ONCE, _MAX_TOKENS = 256, 64
 _TICKET = re.compile(rf"([0-9a-f]{{{2 * TICKET_BYTES}}}) ([0-9]{{1,9}})")
 _TOKEN = re.compile(rf"([0-9a-f]{{{2 * TOKEN_BYTES}}}) ([0-9]{{1,9}})")
 _NUMBER = re.compile(r"[^?]*\?number=([0-9]{1,9})")
@@ -93,7 +93,7 @@ class _NumberedAdmission(Admission):
     def __init__(self, store: Store, study: str, n_updates: int, executor: Executor) -> None:
         self._study, self._n_updates = study, n_updates
         self._use = CallBatcher[SubmissionName, SubmissionOutcome](
-            lambda names: list(store.use_names(study, names)), executor, _MOST_AT_ONCE
+            lambda names: list(store.use_names(study, names)), executor, _MAX_AT_ONCE
         )
 
     async def use(self, name: SubmissionName) -> None:
@@ -122,7 +122,7 @@ class SignedAdmission(_NumberedAdmission):
         super().__init__(store, study, n_updates, executor)
         self._now = now
         self._find_name = CallBatcher[bytes, str | None](
-            lambda keys: [store.find_name(study, key) for key in keys], executor, _MOST_AT_ONCE
+            lambda keys: [store.find_name(study, key) for key in keys], executor, _MAX_AT_ONCE
         )
         self._seen: dict[bytes, int] = {}
 
@@ -135,21 +135,21 @@ class SignedAdmission(_NumberedAdmission):
                 "The key that signed this update is not enrolled.",
                 fix="Enrol first: shoal join",
             )
-        found = _NUMBER.fullmatch(target)
-        if found is None or int(found[1]) >= self._n_updates:
+        match = _NUMBER.fullmatch(target)
+        if match is None or int(match[1]) >= self._n_updates:
             raise RequestError(
                 400,
                 "HOST-006",
                 f"The query's number is not one whole number from 0 to {self._n_updates - 1}.",
             )
-        return _make_name(b"shoal ddml signed update 1\x00", key, int(found[1]), body)
+        return _make_name(b"shoal ddml signed update 1\x00", key, int(match[1]), body)
 
     async def _is_enrolled(self, key: bytes, now: int) -> bool:
         if abs(now - self._seen.get(key, -KNOWN_MILLISECONDS)) < KNOWN_MILLISECONDS:
             return True
         if await self._find_name(key) is None:
             return False
-        if len(self._seen) >= _MOST_KNOWN:
+        if len(self._seen) >= _MAX_KNOWN:
             self._seen.clear()
         self._seen[key] = now
         return True
@@ -161,15 +161,15 @@ class TicketAdmission(_NumberedAdmission):
     header: ClassVar[bytes | None] = TICKET_HEADER
 
     async def check(self, target: str, body: bytes, credential: str | None) -> SubmissionName:  # noqa: ARG002
-        found = _TICKET.fullmatch(credential or "")
-        if found is None or int(found[2]) >= self._n_updates:
+        match = _TICKET.fullmatch(credential or "")
+        if match is None or int(match[2]) >= self._n_updates:
             raise RemoteProtocolError(
                 "AUTH-001",
                 "The update carries no ticket, or one for more updates than the study has.",
             )
-        ticket = bytes.fromhex(found[1])
+        ticket = bytes.fromhex(match[1])
         return _make_name(
-            b"shoal ddml update 1\x00", ticket, int(found[2]), body, hashlib.sha256(ticket).digest()
+            b"shoal ddml update 1\x00", ticket, int(match[2]), body, hashlib.sha256(ticket).digest()
         )
 
 
@@ -198,19 +198,19 @@ class TokenAdmission(_NumberedAdmission):
         self._slots = TokenSlots(manifest)
         verifier = TokenVerifier(manifest.issuer_key, compute_scope(manifest))
         self._verify = CallBatcher[PresentedToken, bool](
-            verifier.verify_many, token_executor, _MOST_TOKENS
+            verifier.verify_many, token_executor, _MAX_TOKENS
         )
 
     async def check(self, target: str, body: bytes, credential: str | None) -> SubmissionName:  # noqa: ARG002
-        found = _TOKEN.fullmatch(credential or "")
-        if found is None or int(found[2]) >= self._n_updates:
+        match = _TOKEN.fullmatch(credential or "")
+        if match is None or int(match[2]) >= self._n_updates:
             raise RemoteProtocolError(
                 "AUTH-001",
                 "The update carries no token, or one for more updates than the study has.",
             )
-        token = bytes.fromhex(found[1])
+        token = bytes.fromhex(match[1])
         if not await self._verify(
-            PresentedToken(token, self._slots.encode_context(int(found[2])), body, 0)
+            PresentedToken(token, self._slots.encode_context(int(match[2])), body, 0)
         ):
             raise RemoteProtocolError("TOKEN-001", "The update's token is not valid for it.")
         return SubmissionName(hash_pseudonym(read_pseudonym(token)), hashlib.sha256(body).digest())

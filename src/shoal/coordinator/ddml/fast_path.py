@@ -81,12 +81,12 @@ class DDMLFastPath:
         await self._inner(scope, receive, send)
 
     async def _find_endpoint(self, path: str) -> _DrawEndpoint | _UpdateEndpoint | None:
-        found = _PATH.fullmatch(path)
-        study = await self._studies.open_study(found[1]) if found else None
-        if found is None or study is None:
+        match = _PATH.fullmatch(path)
+        study = await self._studies.open_study(match[1]) if match else None
+        if match is None or study is None:
             return None
         endpoint = self._endpoints[path] = (
-            _DrawEndpoint(study) if found[2] == "draw" else _UpdateEndpoint(study)
+            _DrawEndpoint(study) if match[2] == "draw" else _UpdateEndpoint(study)
         )
         return endpoint
 
@@ -153,5 +153,5 @@ def _read_target(scope: Scope) -> str:
 
 def _read_header(scope: Scope, name: bytes) -> str | None:
     """Return a header that occurs once; None otherwise."""
-    found = [value for header, value in scope["headers"] if header == name]
-    return found[0].decode("latin-1") if len(found) == 1 else None
+    values = [value for header, value in scope["headers"] if header == name]
+    return values[0].decode("latin-1") if len(values) == 1 else None

@@ -6,7 +6,7 @@ standard deviation of the instances for the spam filter, and reads them again af
 updates.
 
 `ModelServer.update` checks the size, the epoch, the range and the spam filter, by the rule of
-`shoal.protocols.ddml.instances`, and then merges in one atomic step of the store. An update that
+`shoal.protocols.ddml.merging`, and then merges in one atomic step of the store. An update that
 looks like spam may be the retry of an update that was merged long ago: its id is looked up before
 it is rejected. A body is read in place (``np.frombuffer`` copies nothing; the range check is one
 pass without a temporary array); the stores document what they copy.
@@ -33,9 +33,9 @@ from shoal.coordinator.ddml.instances.base import (
 )
 from shoal.entropy import Entropy
 from shoal.errors import UsageError
-from shoal.protocols.ddml.instances import (
+from shoal.protocols.ddml.merging import (
     EPOCH_WINDOW,
-    SpamFilterLike,
+    SpamFilterProtocol,
     compute_epoch,
     compute_moments,
     draw_instances,
@@ -165,7 +165,7 @@ class ModelServer:
         params: DDMLParams,
         study: str,
         store: InstanceStore,
-        spam_filter: SpamFilterLike | None,
+        spam_filter: SpamFilterProtocol | None,
         entropy: Entropy,
         on_reject: Callable[[str], object] | None = None,
     ) -> None:
@@ -185,14 +185,14 @@ class ModelServer:
         self._epoch_updates, self._n_expected = params.epoch_updates, params.n_expected
         self._average_every = self._k if params.averaging else 0
         wanted = (params.n_instances, params.n_weights)
-        found = store.find_shape(study)
-        if found is None:
+        shape = store.find_shape(study)
+        if shape is None:
             variance = (
                 steady_variance(self._k, self._blend_factor) * make_step(params).deviation ** 2
             )
             store.create(study, draw_instances(*wanted, variance, entropy))
         else:
-            check_shape(study, found, wanted)
+            check_shape(study, shape, wanted)
         # A killed process has left earlier instances that it would have removed.
         self.tidy()
         self._refresh_statistics()
@@ -311,10 +311,10 @@ class ModelServer:
         return self.tidy(_CLOSE_SECONDS)
 
     def _update_batch(self, updates: Sequence[ReceivedUpdate]) -> list[str]:
-        faults = [self._find_fault(*one) for one in updates]
+        faults = [self._find_fault(*update) for update in updates]
         due = [
-            PendingUpdate(self._entropy.below(self._k), *one)
-            for one, fault in zip(updates, faults, strict=True)
+            PendingUpdate(self._entropy.below(self._k), *update)
+            for update, fault in zip(updates, faults, strict=True)
             if fault is None
         ]
         merged = iter(self._store.merge_many(self._study, due, self._blend_factor) if due else ())
@@ -336,7 +336,7 @@ class ModelServer:
         form_fault = self._find_form_fault(update_id, epoch, body)
         if form_fault is not None:
             return form_fault
-        fault = find_content_fault(as_weights(body), epoch, self._judge)
+        fault = find_content_fault(as_weights(body), epoch, self._update_test)
         is_repeated = fault is not None and self._store.has_update(self._study, update_id, epoch)
         return "repeated" if is_repeated else fault
 
@@ -365,9 +365,11 @@ class ModelServer:
 
     def _refresh_statistics(self) -> None:
         self._refreshed_at = self._n_merged
-        self._centre, spread = compute_moments(self._store.load_instances(self._study))
-        self._judge = (
-            None if self._spam_filter is None else self._spam_filter.gauge(self._centre, spread)
+        self._centre, deviation = compute_moments(self._store.load_instances(self._study))
+        self._update_test = (
+            None
+            if self._spam_filter is None
+            else self._spam_filter.make_test(self._centre, deviation)
         )
 
     def _update_average(self) -> None:

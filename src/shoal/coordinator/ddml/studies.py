@@ -31,13 +31,12 @@ from shoal.coordinator.ddml.admission import (
 from shoal.coordinator.ddml.instances.base import Body, InstanceStore, as_weights
 from shoal.coordinator.ddml.instances.memory import MemoryInstanceStore
 from shoal.coordinator.ddml.model_server import ModelServer, ReceivedUpdate, open_model_server
-from shoal.coordinator.results import encode_result
 from shoal.coordinator.store.base import Store, StudyOutcome, StudyRecord
-from shoal.coordinator.studies import StudyHandles
+from shoal.coordinator.studies import StudyHandles, encode_result
 from shoal.coordinator.submissions import RejectionCounter
 from shoal.entropy import Entropy
 from shoal.errors import RemoteProtocolError, StoreError
-from shoal.protocols.ddml.instances import LIMIT
+from shoal.protocols.ddml.merging import MAX_WEIGHT
 from shoal.protocols.ddml.messages import ID_BYTES
 from shoal.study.ddml import DDMLResult
 from shoal.study.handle import StudyHandle
@@ -51,7 +50,7 @@ UPKEEP_SECONDS = 1.0
 TIDY_MILLISECONDS = 60_000
 
 _HEAD_BYTES = ID_BYTES + EPOCH_BYTES
-_MOST_AT_ONCE = 256
+_MAX_AT_ONCE = 256
 
 T = TypeVar("T")
 
@@ -87,11 +86,9 @@ class DDMLStudy:
         self._draws = (
             None
             if executor is None
-            else CallBatcher[None, tuple[bytes, Body]](self._draw_many, executor, _MOST_AT_ONCE)
+            else CallBatcher[None, tuple[bytes, Body]](self._draw_many, executor, _MAX_AT_ONCE)
         )
-        self._updates = CallBatcher[ReceivedUpdate, str](
-            server.update_many, executor, _MOST_AT_ONCE
-        )
+        self._updates = CallBatcher[ReceivedUpdate, str](server.update_many, executor, _MAX_AT_ONCE)
 
     async def draw(self) -> tuple[bytes, Body]:
         """Return the encoded epoch and weights of an instance; raise 410 after the end."""
@@ -147,7 +144,7 @@ class DDMLStudy:
         """
         name = await self.admission.check(target, body, credential)
         epoch, weights = _split_update(body)
-        if as_weights(weights).min() < -LIMIT:
+        if as_weights(weights).min() < -MAX_WEIGHT:
             raise _out_of_range_error()
         # A draw returns the present epoch: other workers may have merged updates since the last
         # one here.

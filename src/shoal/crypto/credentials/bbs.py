@@ -83,12 +83,12 @@ def make_public_key(secret: int) -> bytes:
 def make_generators(n: int, api: bytes) -> tuple[bytes, ...]:
     """Return the first ``n`` generators of an interface, with unknown mutual logarithms."""
     seed_tag, tag = api + b"SIG_GENERATOR_SEED_", api + b"SIG_GENERATOR_DST_"
-    found: list[bytes] = []
+    generators: list[bytes] = []
     state = expand_message(api + b"MESSAGE_GENERATOR_SEED", seed_tag, 48)
     for index in range(1, n + 1):
         state = expand_message(state + encode_number(index), seed_tag, 48)
-        found.append(bytes(hash_to_point(state, tag).compress()))
-    return tuple(found)
+        generators.append(bytes(hash_to_point(state, tag).compress()))
+    return tuple(generators)
 
 
 class BBSScheme:

@@ -1,7 +1,7 @@
 """Mint one-time tokens and verify them in batches.
 
 A token proves that its holder has a credential (`shoal.crypto.credentials.issuance`) without
-revealing which. The coordinator's packet intake and gateway verify tokens. A token contains:
+revealing which. The coordinator's packet intake and DDML's admission verify tokens. A token has:
 
 - 48 bytes: the pseudonym N, the same for one credential in one context with any message.
 - 6 x 48 bytes: Abar, Bbar, D, T1, T2 and U of the proof.
@@ -55,11 +55,12 @@ _POINTS_END = N_POINTS * POINT_BYTES
 _HEADER = b"shoal token 1\x00"
 _INFINITY = 0x40
 _WEIGHT_BYTES = 16
-_FEW, _MANY = 4, 16
-"""Numbers that end the bisection of a batch.
+_MAX_UNBISECTED_SIZE = 4
+"""Tokens of a group up to which it is not bisected: each of them is verified alone."""
+_FLOOD_GROUPS = 16
+"""Number of groups from which on none is bisected if all of them have an invalid token.
 
-Groups of up to `_FEW` tokens are not bisected. If `_MANY` groups all have an invalid token, none
-is: the batch is a flood of invalid tokens.
+Such a batch is a flood of invalid tokens.
 """
 
 
@@ -173,13 +174,13 @@ class TokenVerifier:
                 verdicts[claim.index] = True
         return verdicts
 
-    def _parse_token(self, index: int, one: PresentedToken) -> _TokenClaim:
+    def _parse_token(self, index: int, presented: PresentedToken) -> _TokenClaim:
         """Return a token's points, each in the subgroup, its scalars and its challenge.
 
         Raise `MalformedError` for any other bytes.
         """
-        token = one.token
-        if len(token) != TOKEN_BYTES or not 0 <= one.partition < 1 << 8 * PARTITION_BYTES:
+        token = presented.token
+        if len(token) != TOKEN_BYTES or not 0 <= presented.partition < 1 << 8 * PARTITION_BYTES:
             raise MalformedError("length")
         try:
             responses = [
@@ -192,15 +193,15 @@ class TokenVerifier:
             raise MalformedError("zero")
         encoded = [token[i : i + POINT_BYTES] for i in range(0, _POINTS_END, POINT_BYTES)]
         points = [self._decode_point(data) for data in encoded]
-        base, base_bytes = self._cached_context_point(one.context)
-        scalar = self._cached_partition_scalar(one.partition)
+        base, base_bytes = self._cached_context_point(presented.context)
+        scalar = self._cached_partition_scalar(presented.partition)
         N, *shown, U = encoded
         hashed = encode_challenge(
             self._scheme,
             [(0, int(scalar))],
             shown,
             (N, base_bytes, U),
-            make_proof_header(one.context, one.message),
+            make_proof_header(presented.context, presented.message),
         )
         c = self._scalar.from_be_bytes_mod_order(expand_message(hashed, self._scheme.tag, 48))
         return _TokenClaim(index, base, scalar, points, responses, c)
@@ -227,7 +228,7 @@ class TokenVerifier:
                     yield from group
                 elif len(group) > 1:
                     failing.append(group)
-            is_flood = len(groups) >= _MANY and len(failing) == len(groups)
+            is_flood = len(groups) >= _FLOOD_GROUPS and len(failing) == len(groups)
             groups = [part for group in failing for part in _split_group(group, is_flood)]
 
     def _are_valid(self, group: list[_TokenClaim]) -> bool:
@@ -276,7 +277,7 @@ class TokenVerifier:
 
 
 def _split_group(group: list[_TokenClaim], is_flood: bool) -> list[list[_TokenClaim]]:
-    if is_flood or len(group) <= _FEW:
+    if is_flood or len(group) <= _MAX_UNBISECTED_SIZE:
         return [[claim] for claim in group]
     half = len(group) // 2
     return [group[:half], group[half:]]

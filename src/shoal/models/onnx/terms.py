@@ -206,7 +206,7 @@ def _add_term(graph: OnnxGraph, parts: list[_FeatureInput], weights: Floats, cen
     n_scores = len(weights)
     table = weights.reshape(n_scores, *(_count_inputs(part) for part in parts))
     for axis, part in enumerate(parts, 1):
-        table = np.moveaxis(_spread_weights(np.moveaxis(table, axis, -1), part, centred), -1, axis)
+        table = np.moveaxis(_pad_weights(np.moveaxis(table, axis, -1), part, centred), -1, axis)
     position = add_joint_position(
         graph, [part.position for part in parts], [part.size for part in parts]
     )
@@ -225,14 +225,14 @@ def _count_inputs(part: _FeatureInput) -> int:
     return part.size - 2 if part.feature.n_bins is not None else 1 + part.feature.missing
 
 
-def _spread_weights(weights: Floats, part: _FeatureInput, centred: bool) -> Floats:
+def _pad_weights(weights: Floats, part: _FeatureInput, centred: bool) -> Floats:
     """Return the term of each position, ``(..., size)``, from weights ``(..., width)``."""
     zero = np.zeros((*weights.shape[:-1], 1))
     if part.feature.n_bins is None:
         return weights if part.feature.missing else np.concatenate([weights, zero], axis=-1)
     # The reference category is first and the unknown one last; neither has a weight.
-    spread: Floats = np.concatenate([zero, weights, zero], axis=-1)
-    return spread - weights.sum(axis=-1, keepdims=True) / part.feature.n_bins if centred else spread
+    padded: Floats = np.concatenate([zero, weights, zero], axis=-1)
+    return padded - weights.sum(axis=-1, keepdims=True) / part.feature.n_bins if centred else padded
 
 
 def add_additive_log_odds(graph: OnnxGraph, model: AdditiveModel) -> str:
@@ -282,20 +282,24 @@ def add_vote_sums(graph: OnnxGraph, model: VoteModel) -> tuple[str, str]:
         for feature in features
     ]
     classifiers, n_labels = model.vote.classifiers, model.vote.n_labels
-    total = sum(one.weight for one in classifiers)
+    total = sum(classifier.weight for classifier in classifiers)
     no_vote = np.zeros(n_labels)
     votes, chances = (
         [add_repeated_row(graph, no_vote, columns)],
         [add_repeated_row(graph, no_vote if total else no_vote + 1 / n_labels, columns)],
     )
-    for one in classifiers:
-        position = add_joint_position(graph, [positions[j] for j in one.features], one.n_bins)
-        hard = one.weight * np.eye(n_labels)[one.probabilities.argmax(axis=1)]
+    for classifier in classifiers:
+        position = add_joint_position(
+            graph, [positions[j] for j in classifier.features], classifier.n_bins
+        )
+        hard = classifier.weight * np.eye(n_labels)[classifier.probabilities.argmax(axis=1)]
         votes.append(graph.add_op("Gather", graph.add_constant(hard), position))
         if total:
             chances.append(
                 graph.add_op(
-                    "Gather", graph.add_constant(one.weight / total * one.probabilities), position
+                    "Gather",
+                    graph.add_constant(classifier.weight / total * classifier.probabilities),
+                    position,
                 )
             )
     return graph.add_sum(votes), graph.add_sum(chances)

@@ -76,7 +76,7 @@ class AnonMLAggregatorState(Record):
 
     def to_tallies(self) -> Tallies:
         """Return all counts, by phase and question."""
-        return tuple(tuple(one.to_tally() for one in phase) for phase in self.counted)
+        return tuple(tuple(counts.to_tally() for counts in phase) for phase in self.counted)
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class AnonMLAggregator(Aggregator[AnonMLAggregatorState]):
             raise RemoteProtocolError(
                 "ANONML-001",
                 f"{sender} answered question {message.question} of phase {message.phase}, which "
-                "belongs to others.",
+                "is not assigned to its ticket.",
                 why="The ticket determines a sender's questions.",
             )
         if message.phase < state.phase:
@@ -190,7 +190,7 @@ class AnonMLAggregator(Aggregator[AnonMLAggregatorState]):
         """Return whether all expected answers of the open phase have arrived."""
         return (
             self.expected is not None
-            and sum(one.n for one in state.counted[-1]) >= self.expected[state.phase]
+            and sum(counts.n for counts in state.counted[-1]) >= self.expected[state.phase]
         )
 
     def _open_next_phase(

@@ -99,14 +99,14 @@ def summarise_questions(script: AnonMLScript) -> tuple[QuestionSummary, ...]:
         if isinstance(script, AnonMLPaperScript)
         else Fraction(0)
     )
-    found = []
+    summaries = []
     for phase in range(script.n_steps, script.n_phases):
         questions = script.questions(phase, _make_largest_publication(script, phase))
-        found += [
+        summaries += [
             QuestionSummary(phase, question, shares.get((phase, i), partition_share))
             for i, question in enumerate(questions)
         ]
-    return tuple(found)
+    return tuple(summaries)
 
 
 def phase_names(script: AnonMLScript) -> tuple[str, ...]:
@@ -121,10 +121,10 @@ def compute_kind_shares(script: AnonMLPlusScript) -> dict[str, Fraction]:
 
     Kinds without questions are left out; the shares sum to 1.
     """
-    found = {PLACING: script.rule.placing}
-    for one in summarise_questions(script):
-        found[one.kind] = found.get(one.kind, Fraction(0)) + one.share
-    return {kind: share for kind, share in found.items() if share}
+    shares = {PLACING: script.rule.placing}
+    for summary in summarise_questions(script):
+        shares[summary.kind] = shares.get(summary.kind, Fraction(0)) + summary.share
+    return {kind: share for kind, share in shares.items() if share}
 
 
 def table_errors(script: AnonMLScript, n_people: int) -> list[TableError]:
@@ -144,11 +144,11 @@ def table_errors(script: AnonMLScript, n_people: int) -> list[TableError]:
     Ref: AnonML Theorem 2, equation 4; errata A-04. Blocks are left out: their tables are sums over
     reports of a larger table.
     """
-    found = set()
-    for one in summarise_questions(script):
-        mechanism, answers = one.question.mechanism, max(1, int(n_people * one.share))
-        if mechanism is not None and one.kind != BLOCKS:
-            found.add(
+    errors = set()
+    for summary in summarise_questions(script):
+        mechanism, answers = summary.question.mechanism, max(1, int(n_people * summary.share))
+        if mechanism is not None and summary.kind != BLOCKS:
+            errors.add(
                 TableError(
                     mechanism.cardinality,
                     answers,
@@ -156,7 +156,7 @@ def table_errors(script: AnonMLScript, n_people: int) -> list[TableError]:
                     mechanism.expected_error(answers),
                 )
             )
-    return sorted(found, key=lambda table: table.error)
+    return sorted(errors, key=lambda table: table.error)
 
 
 def packet_bytes(script: AnonMLScript) -> int:
@@ -164,7 +164,7 @@ def packet_bytes(script: AnonMLScript) -> int:
 
     It is the encoded answer: ticket, number of the question and report.
     """
-    mechanisms = [one.question.mechanism for one in summarise_questions(script)]
+    mechanisms = [summary.question.mechanism for summary in summarise_questions(script)]
     longest = max(
         report_bytes(mechanism.name, mechanism.cardinality)
         for mechanism in mechanisms

@@ -297,8 +297,8 @@ class WeightedVote:
         """
         votes = self._sum_tables(
             [
-                one.weight * np.eye(self.n_labels)[one.probabilities.argmax(axis=1)]
-                for one in self.classifiers
+                classifier.weight * np.eye(self.n_labels)[classifier.probabilities.argmax(axis=1)]
+                for classifier in self.classifiers
             ],
             bins,
         )
@@ -313,11 +313,15 @@ class WeightedVote:
         rank rows. They are not calibrated: every classifier was trained as if classes were equally
         frequent.
         """
-        total = sum(one.weight for one in self.classifiers)
+        total = sum(classifier.weight for classifier in self.classifiers)
         if not total:
             return np.full((len(bins), self.n_labels), 1 / self.n_labels)
         return self._sum_tables(
-            [one.weight / total * one.probabilities for one in self.classifiers], bins
+            [
+                classifier.weight / total * classifier.probabilities
+                for classifier in self.classifiers
+            ],
+            bins,
         )
 
     def _sum_tables(self, tables: Sequence[Floats], bins: npt.NDArray[np.integer[Any]]) -> Floats:
@@ -325,8 +329,8 @@ class WeightedVote:
         sums = np.zeros((len(bins), self.n_labels))
         for start in range(0, len(bins), _BLOCK_ROWS):
             block = np.ascontiguousarray(bins[start : start + _BLOCK_ROWS].T, np.int64)
-            for one, table in zip(self.classifiers, tables, strict=True):
+            for classifier, table in zip(self.classifiers, tables, strict=True):
                 sums[start : start + _BLOCK_ROWS] += table[
-                    np.ravel_multi_index(tuple(block[list(one.features)]), one.n_bins)
+                    np.ravel_multi_index(tuple(block[list(classifier.features)]), classifier.n_bins)
                 ]
         return sums

@@ -85,10 +85,10 @@ class NoisyLabelTable:
         A report supports a cell with probability P = q + f (p - q), so the variance is P (1 - P) /
         (n (p - q)^2).
         """
-        q, spread = float(self.mechanism.q), float(self.mechanism.p - self.mechanism.q)
-        shares = (self.counts / self.n - q) / spread
-        chances = q + clip_shares(shares, self.n) * spread
-        variances = chances * (1 - chances) / (self.n * spread**2)
+        q, signal = float(self.mechanism.q), float(self.mechanism.p - self.mechanism.q)
+        shares = (self.counts / self.n - q) / signal
+        chances = q + clip_shares(shares, self.n) * signal
+        variances = chances * (1 - chances) / (self.n * signal**2)
         return shares.reshape(-1, n_labels), variances.reshape(-1, n_labels)
 
 
@@ -184,8 +184,10 @@ class BlockCounts:
 _MAX_CORRELATION = 0.97
 _MIN_EIGENVALUE = 0.05
 _RIDGE = 0.05
-_MIN_SPREAD = 1e-4
-_SILENT = 1e-6
+_MIN_PRIOR_VARIANCE = 1e-4
+"""Smallest mean squared correlation; estimates shrink towards 0 in proportion to it."""
+_MIN_SCORE_VARIANCE = 1e-6
+"""Features with a smaller variance of the score have no correlations."""
 
 
 def cut_levels(values: Floats, weights: Floats, n_levels: int = N_LEVELS) -> Counts:
@@ -263,7 +265,7 @@ def compute_score_factors(
     covariance = np.array(
         [M @ (g * delta) for g, M, delta in zip(centred, shares, associations, strict=True)]
     )
-    active = np.flatnonzero(variance > _SILENT)
+    active = np.flatnonzero(variance > _MIN_SCORE_VARIANCE)
     if active.size < 2:
         return np.ones(J)
     R = _estimate_correlations(blocks, centred, shares)[np.ix_(active, active)]
@@ -307,12 +309,22 @@ def _estimate_correlations(
     variance = np.maximum((mass * value**2).sum(1), 1e-9)
     scale = variance[i] * variance[j]
     rho, error2 = covariance / np.sqrt(scale), error2 / scale
-    usable = (blocks.n_pairs > 1) & (variance[i] > _SILENT) & (variance[j] > _SILENT)
-    spread = (
-        max(_MIN_SPREAD, float((rho**2 - error2)[usable].mean())) if usable.any() else _MIN_SPREAD
+    usable = (
+        (blocks.n_pairs > 1)
+        & (variance[i] > _MIN_SCORE_VARIANCE)
+        & (variance[j] > _MIN_SCORE_VARIANCE)
+    )
+    prior_variance = (
+        max(_MIN_PRIOR_VARIANCE, float((rho**2 - error2)[usable].mean()))
+        if usable.any()
+        else _MIN_PRIOR_VARIANCE
     )
     R = np.eye(J)
     R[i, j] = R[j, i] = np.where(
-        usable, np.clip(rho * spread / (spread + error2), -_MAX_CORRELATION, _MAX_CORRELATION), 0.0
+        usable,
+        np.clip(
+            rho * prior_variance / (prior_variance + error2), -_MAX_CORRELATION, _MAX_CORRELATION
+        ),
+        0.0,
     )
     return R

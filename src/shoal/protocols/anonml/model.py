@@ -59,11 +59,11 @@ class VoteModel(ClassificationModel):
         names = self.schema.names
         classifiers = [
             {
-                "features": [names[j] for j in one.features],
-                "weight": one.weight,
-                "probabilities": one.probabilities.tolist(),
+                "features": [names[j] for j in classifier.features],
+                "weight": classifier.weight,
+                "probabilities": classifier.probabilities.tolist(),
             }
-            for one in self.vote.classifiers
+            for classifier in self.vote.classifiers
         ]
         return {"kind": "vote", **describe_schema(self.schema), "classifiers": classifiers}
 
@@ -78,7 +78,9 @@ class _ModelRecord(Record):
     label: PlainCategory
 
     def read_schema(self) -> Schema:
-        schema = Schema([one.make_feature() for one in self.features], self.label.make_feature())
+        schema = Schema(
+            [document.make_feature() for document in self.features], self.label.make_feature()
+        )
         if any(feature.n_bins is None for feature in schema.features):
             raise invalid_model_error("a number has no bins")
         return schema

@@ -181,5 +181,9 @@ class AnonMLPaperScript(AnonMLScript):
             )
             trained.append(train(table, params.classifier, params.score, entropy))
         return VoteModel(
-            schema, WeightedVote(tuple(one for one in trained if one is not None), params.n_labels)
+            schema,
+            WeightedVote(
+                tuple(classifier for classifier in trained if classifier is not None),
+                params.n_labels,
+            ),
         )

@@ -43,9 +43,9 @@ def _check_row(
     for feature in schema.features:
         column = columns[feature.name]
         is_known = column >= 0 if isinstance(feature, Categorical) else ~np.isnan(column)
-        most = len(feature.values) - 1 if isinstance(feature, Categorical) else feature.high
-        least = 0 if isinstance(feature, Categorical) else feature.low
-        inside = np.where(is_known, (column >= least) & (column <= most), feature.missing)
+        high = len(feature.values) - 1 if isinstance(feature, Categorical) else feature.high
+        low = 0 if isinstance(feature, Categorical) else feature.low
+        inside = np.where(is_known, (column >= low) & (column <= high), feature.missing)
         if column.shape != (1,) or not inside.all():
             raise _bad_row_error(feature.name)
     if label.shape != (1,) or not 0 <= int(label[0]) < script.params.n_labels:

@@ -63,9 +63,26 @@ from shoal.protocols.anonml.questions import (
 from shoal.protocols.anonml.script import AnonMLScript, Tallies
 
 _MEDIAN, _QUARTILES = (0.5,), (0.25, 0.5, 0.75)
-_LARGEST_BLOCK = 4
-_FEW_PER_PAIR = 250
-_MOST_COMBINATIONS = 1 << 32
+_MANY_FEATURES = 20
+"""Number of features from which on only the median of a number is placed, at epsilon below 3."""
+_MAX_BITS_EPSILON = 1.5
+"""Epsilon below which features may be asked about by single bits."""
+_MAX_BITS_SIZE = 900
+"""Effective answers for each feature below which single bits are more accurate than tables."""
+_MIN_GRID_EPSILON = 3
+"""Epsilon from which on a public grid is added to the quantiles."""
+_MIN_BLOCK_EPSILON = 6
+"""Epsilon from which on some people may answer about several features."""
+_BLOCK_SHARE = Fraction(3, 10)
+"""Share of the people who answer about several features."""
+_MIN_ANSWERS_PER_PAIR = 250
+"""Smallest number of such answers about each pair of features."""
+_MAX_BLOCK_SIZE = 4
+"""Largest number of features in such a question."""
+_MAX_COMBINATIONS = 1 << 32
+"""Largest number of possible choices of these features."""
+_PLACING_SHARE, _BITS_PLACING_SHARE = Fraction(4, 100), Fraction(6, 100)
+"""Shares of the people who place quantiles: with tables, and with single bits."""
 
 
 @dataclass(frozen=True)
@@ -100,31 +117,31 @@ class QuestionRule:
 
 
 def choose_rule(params: AnonMLPlusParams) -> QuestionRule:
-    """Return the rule for a study."""
+    """Return the questions for a study, from its public parameters alone."""
     epsilon, n, j = params.epsilon, params.size, params.n_features
     if params.trust == "shuffled":
         # The anonymity set of a message is its phase, so there is one phase only.
         return QuestionRule((), grid=(4, 4))
-    few = Fraction(4, 100) if params.unbinned else Fraction(0)
-    strength = n * math.tanh(epsilon / 2) ** 2
-    if epsilon < 1.5 and strength / j < 900 and params.n_labels == 2:
-        return QuestionRule(
-            _MEDIAN, Fraction(6, 100) if params.unbinned else few, has_lowest=False, is_one_bit=True
-        )
-    if epsilon < 3:
-        return QuestionRule(_MEDIAN if j >= 20 else _QUARTILES, few)
+    placing_share = _PLACING_SHARE if params.unbinned else Fraction(0)
+    effective_size = n * math.tanh(epsilon / 2) ** 2
+    if epsilon < _MAX_BITS_EPSILON and effective_size / j < _MAX_BITS_SIZE and params.n_labels == 2:
+        bits_share = _BITS_PLACING_SHARE if params.unbinned else Fraction(0)
+        return QuestionRule(_MEDIAN, bits_share, has_lowest=False, is_one_bit=True)
+    if epsilon < _MIN_GRID_EPSILON:
+        return QuestionRule(_MEDIAN if j >= _MANY_FEATURES else _QUARTILES, placing_share)
     size = choose_block_size(epsilon, j)
-    share = Fraction(3, 10)
     # Answers about each pair of features, if every answer is about six pairs.
-    per_pair = float(share) * n * 12 / (j * (j - 1)) if j > 1 else 0.0
+    per_pair = float(_BLOCK_SHARE) * n * 12 / (j * (j - 1)) if j > 1 else 0.0
     if (
-        epsilon >= 6
+        epsilon >= _MIN_BLOCK_EPSILON
         and params.n_labels == 2
-        and per_pair >= _FEW_PER_PAIR
-        and math.comb(j, size) <= _MOST_COMBINATIONS
+        and per_pair >= _MIN_ANSWERS_PER_PAIR
+        and math.comb(j, size) <= _MAX_COMBINATIONS
     ):
-        return QuestionRule(_QUARTILES, few, grid=(12, 0), blocks=share, block_size=size)
-    return QuestionRule(_QUARTILES, few, grid=(4, 4))
+        return QuestionRule(
+            _QUARTILES, placing_share, grid=(12, 0), blocks=_BLOCK_SHARE, block_size=size
+        )
+    return QuestionRule(_QUARTILES, placing_share, grid=(4, 4))
 
 
 def choose_block_size(epsilon: float, n_features: int) -> int:
@@ -133,13 +150,19 @@ def choose_block_size(epsilon: float, n_features: int) -> int:
     It is the largest for which randomised response over their levels and the label is accurate.
     """
     affordable = math.floor((epsilon - math.log(2)) / math.log(N_LEVELS))
-    return max(2, min(_LARGEST_BLOCK, n_features, affordable))
+    return max(2, min(_MAX_BLOCK_SIZE, n_features, affordable))
 
 
-_ONLY = "answer"
-_SIDES = Fraction(3, 10)
-_LABELS = Fraction(1, 10)
-_ENOUGH_TABLES = Fraction(1, 4)
+_QUESTION_NAME = "answer"
+"""Name of every question: a person answers one, so the ledger needs no other name."""
+_SIDE_SHARE = Fraction(3, 10)
+"""Share of the answers about a feature that are about its side alone; the others are about the
+agreement of side and label.
+"""
+_LABEL_SHARE = Fraction(1, 10)
+"""Share of the answers by single bits that are about the label alone."""
+_MIN_TABLE_SHARE = Fraction(1, 4)
+"""Share of tables in the main phase from which on these show the label shares well enough."""
 
 
 @dataclass(frozen=True)
@@ -193,13 +216,18 @@ class AnonMLPlusScript(AnonMLScript):
         j, by_bits = self.params.n_features, self._asked_by_bits
         each = Fraction(1, j)
         labels = (
-            _LABELS if any(by_bits) and each * (j - sum(by_bits)) < _ENOUGH_TABLES else Fraction(0)
+            _LABEL_SHARE
+            if any(by_bits) and each * (j - sum(by_bits)) < _MIN_TABLE_SHARE
+            else Fraction(0)
         )
         questions: list[tuple[str, int, Fraction]] = []
         for i in range(j):
             if by_bits[i]:
                 bits = each * (1 - labels)
-                questions += [("side", i, bits * _SIDES), ("agree", i, bits * (1 - _SIDES))]
+                questions += [
+                    ("side", i, bits * _SIDE_SHARE),
+                    ("agree", i, bits * (1 - _SIDE_SHARE)),
+                ]
             else:
                 questions.append(("table", i, each))
         if labels:
@@ -210,18 +238,18 @@ class AnonMLPlusScript(AnonMLScript):
     def slots(self) -> tuple[QuestionSlot, ...]:
         """All questions of all phases, with their shares of the people, which sum to 1."""
         placing, blocks = self.rule.placing, self.rule.blocks
-        found = [
+        slots = [
             QuestionSlot(step, i, placing / (N_BISECTION_BATCHES * len(self._searches)))
             for step in range(self.n_steps)
             for i in range(len(self._searches))
         ]
-        found += [
+        slots += [
             QuestionSlot(self.n_steps, i, (1 - placing) * (1 - blocks) * share)
             for i, (_, _, share) in enumerate(self._main_questions)
         ]
         if blocks:
-            found.append(QuestionSlot(self.n_steps + 1, 0, (1 - placing) * blocks))
-        return tuple(found)
+            slots.append(QuestionSlot(self.n_steps + 1, 0, (1 - placing) * blocks))
+        return tuple(slots)
 
     @cached_property
     def _slot_edges(self) -> npt.NDArray[np.uint64]:
@@ -245,7 +273,7 @@ class AnonMLPlusScript(AnonMLScript):
         return () if group < 0 else (group,)
 
     def question_name(self, phase: int, question: int) -> str:
-        return _ONLY
+        return _QUESTION_NAME
 
     @cached_property
     def prices(self) -> dict[str, Event]:
@@ -265,7 +293,7 @@ class AnonMLPlusScript(AnonMLScript):
             for feature in tables
         ]
         mechanism = choose_table_mechanism(epsilon, max(sizes)) if sizes else make_response(epsilon)
-        return {_ONLY: price_answer(mechanism, epsilon, *self.params.columns)}
+        return {_QUESTION_NAME: price_answer(mechanism, epsilon, *self.params.columns)}
 
     def max_cuts(self, number: Feature) -> int:
         assert isinstance(number, Numeric)
@@ -291,8 +319,8 @@ class AnonMLPlusScript(AnonMLScript):
         with_cuts = AnonMLPublication(cuts=self._place_cuts(searches))
         if phase == self.n_steps:
             return with_cuts
-        found = choose_levels(self._collect_evidence(with_cuts, tallies), self.params.n_labels)
-        return with_cuts.replace(levels=tuple(tuple(level.tolist()) for level in found))
+        levels = choose_levels(self._collect_evidence(with_cuts, tallies), self.params.n_labels)
+        return with_cuts.replace(levels=tuple(tuple(level.tolist()) for level in levels))
 
     def _run_searches(self, tallies: Tallies) -> tuple[QuantileSearch, ...]:
         searches = [search for _, search in self._searches]
@@ -379,7 +407,7 @@ class AnonMLPlusScript(AnonMLScript):
     ) -> list[ev.FeatureEvidence]:
         features = self.bin_schema(publication).features
         by_question = {(kind, i): tally for (kind, i, _), tally in self._zip_main_tallies(tallies)}
-        found = []
+        evidence = []
         for i, feature in enumerate(features):
             shape = ev.FeatureBins(
                 count_cells(feature), isinstance(feature, Numeric), feature.missing
@@ -396,7 +424,7 @@ class AnonMLPlusScript(AnonMLScript):
                     and list(feature.bins or ()) != [feature.low]
                 )
                 n_placed = self._count_placing_answers(feature.name, tallies)
-                found.append(
+                evidence.append(
                     ev.FeatureEvidence(
                         shape, side=side, agree=agree, n_placed=n_placed, is_lowest=not is_median
                     )
@@ -406,12 +434,12 @@ class AnonMLPlusScript(AnonMLScript):
                 mechanism = choose_table_mechanism(
                     self.epsilon, count_cells(feature) * self.params.n_labels
                 )
-                found.append(
+                evidence.append(
                     ev.FeatureEvidence(
                         shape, table=ev.NoisyLabelTable(tally.counts, tally.n, mechanism)
                     )
                 )
-        return found
+        return evidence
 
     def _count_placing_answers(self, name: str, tallies: Tallies) -> int:
         positions = [i for i, (number, _) in enumerate(self._searches) if number.name == name]

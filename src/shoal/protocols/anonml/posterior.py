@@ -96,10 +96,10 @@ def estimate_associations(features: Sequence[LinearObservations]) -> list[Floats
     candidates = [_fit_candidates(feature) for feature in features]
     belief = np.full(_TAU2.size, 1 / _TAU2.size)
     for _ in range(_EM_STEPS):
-        found = np.mean(
+        updated = np.mean(
             [_compute_weights(likelihood, belief).sum(0) for likelihood, _ in candidates], axis=0
         )
-        belief = (1 - _EM_UNIFORM) * found + _EM_UNIFORM / _TAU2.size
+        belief = (1 - _EM_UNIFORM) * updated + _EM_UNIFORM / _TAU2.size
     return [
         np.tensordot(_compute_weights(likelihood, belief), deltas)
         for likelihood, deltas in candidates
@@ -126,9 +126,9 @@ def _fit_candidates(feature: LinearObservations) -> tuple[Floats, Floats]:
         KA = compute_kernel(feature.shape, feature.shares, length) @ design.T
         eigenvalues, U = np.linalg.eigh(design @ KA)
         z = U.T @ feature.values
-        spread = 1 + _TAU2[:, None] * np.maximum(eigenvalues, 0)
-        logs.append(-0.5 * (z**2 / spread + np.log(spread)).sum(1))
-        deltas.append(_TAU2[:, None] * ((z / spread) @ (KA @ U).T))
+        variances = 1 + _TAU2[:, None] * np.maximum(eigenvalues, 0)
+        logs.append(-0.5 * (z**2 / variances + np.log(variances)).sum(1))
+        deltas.append(_TAU2[:, None] * ((z / variances) @ (KA @ U).T))
     likelihood = np.array(logs)
     return np.exp(likelihood - likelihood.max()), np.array(deltas)
 
@@ -402,7 +402,9 @@ def _estimate_label_shares(
     there are none.
     """
     tables = [
-        one.table.estimate(n_labels) for one in evidence if one.table is not None and one.table.n
+        feature.table.estimate(n_labels)
+        for feature in evidence
+        if feature.table is not None and feature.table.n
     ]
     if blocks is not None:
         tables += [
@@ -415,8 +417,8 @@ def _estimate_label_shares(
         variances.append(np.full(2, label_bit.variance / 4))
     weights = 1 / np.array(variances)
     pooled = (np.array(means) * weights).sum(0) / weights.sum(0)
-    least = _MIN_LABELS / n_labels
-    return least + norm_sub(pooled - least, 1 - _MIN_LABELS)
+    min_share = _MIN_LABELS / n_labels
+    return min_share + norm_sub(pooled - min_share, 1 - _MIN_LABELS)
 
 
 def _fit_label(

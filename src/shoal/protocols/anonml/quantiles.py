@@ -29,7 +29,7 @@ from shoal.mechanisms.randomized_response import RandomizedResponse
 N_BISECTION_BATCHES = 12
 """Number of batches of a quantile's peers."""
 # Limit of the belief in one batch, so that later batches can correct a misleading one.
-_MOST_SURE = 0.97
+_MAX_PROBABILITY = 0.97
 _NORMAL = NormalDist()
 
 
@@ -86,9 +86,10 @@ class QuantileSearch:
             return self
         t = float(mechanism.p - mechanism.q)
         above = (yes / n - float(mechanism.q)) / t
-        spread = 1 / (2 * t * n**0.5)
+        deviation = 1 / (2 * t * n**0.5)
         sure = min(
-            max(_NORMAL.cdf((above - (1 - self.target)) / spread), 1 - _MOST_SURE), _MOST_SURE
+            max(_NORMAL.cdf((above - (1 - self.target)) / deviation), 1 - _MAX_PROBABILITY),
+            _MAX_PROBABILITY,
         )
         belief = self.posterior * np.where(self.edges > self.point, sure, 1 - sure)
         return replace(self, posterior=belief / belief.sum())

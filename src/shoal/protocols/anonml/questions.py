@@ -39,7 +39,10 @@ def choose_table_mechanism(
 
 @lru_cache(maxsize=4096)
 def make_response(epsilon: float, cardinality: int = 2) -> RandomizedResponse:
-    """Return randomised response: for one bit, and if a report has to be a single cell."""
+    """Return randomised response over some cells.
+
+    It is used for single bits, and wherever a report must name one cell.
+    """
     return RandomizedResponse(epsilon, cardinality)
 
 
@@ -151,7 +154,7 @@ def _to_cells(holds: npt.NDArray[np.bool_]) -> Ints:
 
 @dataclass(frozen=True)
 class AboveQuestion(Question):
-    """The question if a number is greater than a published point. Missing counts as no.
+    """Asks whether a number is greater than a published point. Missing counts as no.
 
     Notes
     -----
@@ -204,7 +207,7 @@ def count_joint_cells(features: Sequence[Feature], n_labels: int) -> int:
 
 @dataclass(frozen=True)
 class SideQuestion(Question):
-    """The question if a value is above its only cut, or is the second of two categories.
+    """Asks whether a value is above its only cut, or is the second of two categories.
 
     Missing counts as no.
     """
@@ -221,7 +224,7 @@ class SideQuestion(Question):
 
 @dataclass(frozen=True)
 class AgreementQuestion(SideQuestion):
-    """The question if the side agrees with the label.
+    """Asks whether the side agrees with the label.
 
     They agree if they are upper and second class, or lower and first class.
     """
@@ -232,7 +235,7 @@ class AgreementQuestion(SideQuestion):
 
 @dataclass(frozen=True)
 class LabelQuestion(Question):
-    """The question if the label is the second of two classes."""
+    """Asks whether the label is the second of two classes."""
 
     @property
     def n_cells(self) -> int:

@@ -29,8 +29,8 @@ from shoal.errors import RemoteProtocolError
 from shoal.messages.base import Array, Message, Record
 from shoal.protocols.base import START, Abort, Aggregator, Effects, Finish, Moment, Send, WakeAt
 from shoal.protocols.ddml.design_matrix import Floats
-from shoal.protocols.ddml.instances import (
-    SpamFilterLike,
+from shoal.protocols.ddml.merging import (
+    SpamFilterProtocol,
     Weights,
     compute_epoch,
     compute_moments,
@@ -94,7 +94,7 @@ class DDMLAggregatorState(Record):
     def to_matrix(self) -> Weights:
         """Return the instances, ``(k, p)``."""
         rows: list[npt.NDArray[np.int32]] = [
-            one.expect("int32", one.count) for one in self.instances
+            instance.expect("int32", instance.count) for instance in self.instances
         ]
         return np.stack(rows)
 
@@ -166,7 +166,7 @@ class DDMLAggregator(Aggregator[DDMLAggregatorState]):
         self,
         study: bytes,
         params: DDMLParams,
-        spam_filter: SpamFilterLike | None = None,
+        spam_filter: SpamFilterProtocol | None = None,
         *,
         minimum: int = 1,
         n_expected: int | None = None,
@@ -240,8 +240,8 @@ class DDMLAggregator(Aggregator[DDMLAggregatorState]):
         if state.is_over or fault == "stale":
             return state.count_rejection("over" if state.is_over else "stale"), ()
         if self.spam_filter is not None:
-            judge = self.spam_filter.gauge(*compute_moments(state.to_matrix()))
-            if find_content_fault(weights, update.epoch, judge) is not None:
+            update_test = self.spam_filter.make_test(*compute_moments(state.to_matrix()))
+            if find_content_fault(weights, update.epoch, update_test) is not None:
                 return state.count_rejection("spam"), ()
         state = self._merge(state, weights, entropy)
         return self._finish(state) if state.n_merged >= self.n_expected else (state, ())

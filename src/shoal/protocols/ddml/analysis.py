@@ -83,7 +83,7 @@ class InstanceDynamics:
     ----------
     pace
         Movement of the mean of the instances in one update, for a step of 1.
-    spread
+    variance
         Variance among the instances (divisor k - 1).
     noise
         Variance of the mean, relative to that of a single model which moves at the same pace and is
@@ -91,18 +91,18 @@ class InstanceDynamics:
     """
 
     pace: float
-    spread: float
+    variance: float
     noise: float
 
 
-def compute_dynamics(k: int, part: float, in_flight: int = 0) -> InstanceDynamics:
+def compute_dynamics(k: int, blend_factor: float, in_flight: int = 0) -> InstanceDynamics:
     """Return the dynamics of k instances under noise alone.
 
     Each update was drawn ``in_flight`` merges before it is merged.
 
     Parameters
     ----------
-    part
+    blend_factor
         beta.
     in_flight
         s: the number of updates in flight.
@@ -120,25 +120,25 @@ def compute_dynamics(k: int, part: float, in_flight: int = 0) -> InstanceDynamic
     Examples
     --------
     >>> [
-    ...     round(compute_dynamics(20, part, in_flight).noise, 2)
-    ...     for part in (1.0, 0.1)
+    ...     round(compute_dynamics(20, blend_factor, in_flight).noise, 2)
+    ...     for blend_factor in (1.0, 0.1)
     ...     for in_flight in (0, 100)
     ... ]
     [20.0, 120.0, 1.1, 1.11]
     """
-    s, pace = in_flight, part / (k + part * in_flight)
+    s, pace = in_flight, blend_factor / (k + blend_factor * in_flight)
     if k == 1:
         return InstanceDynamics(pace, 0.0, 1.0)
     equations, constants = np.eye(s + 1), np.zeros(s + 1)
-    equations[0, s] -= part * (k - 1) / k
-    constants[0] = part * (k - 1) / k
+    equations[0, s] -= blend_factor * (k - 1) / k
+    constants[0] = blend_factor * (k - 1) / k
     for h in range(1, s + 1):
-        equations[h, h - 1] -= 1 - part / k
-        equations[h, s + 1 - h] -= part / k
-        equations[h, s] += part * (1 - part) / k
-        constants[h] = part**2 / k
+        equations[h, h - 1] -= 1 - blend_factor / k
+        equations[h, s + 1 - h] -= blend_factor / k
+        equations[h, s] += blend_factor * (1 - blend_factor) / k
+        constants[h] = blend_factor**2 / k
     apart = np.linalg.solve(equations, constants)
-    difference = part * (1 + float(apart[s]))
+    difference = blend_factor * (1 + float(apart[s]))
     return InstanceDynamics(pace, difference / 2, 1 + float(apart[0]))
 
 

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from shoal.errors import RemoteProtocolError
 from shoal.messages.base import Array, Message, Registry
-from shoal.protocols.ddml.instances import LIMIT, Weights, is_in_range
+from shoal.protocols.ddml.merging import MAX_WEIGHT, Weights, is_in_range
 from shoal.protocols.ddml.params import DDMLParams
 
 ID_BYTES = 16
@@ -83,7 +83,7 @@ def read_weights(array: Array, params: DDMLParams) -> Weights:
         raise RemoteProtocolError(
             "MSG-005",
             "A model has a weight that is out of range.",
-            why=f"Weights lie between -{LIMIT} and {LIMIT}, in units of the grid.",
+            why=f"Weights lie between -{MAX_WEIGHT} and {MAX_WEIGHT}, in units of the grid.",
         )
     return weights
 

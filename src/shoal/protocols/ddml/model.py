@@ -199,9 +199,9 @@ class _Linear(Record):
     def make_model(self) -> GLM:
         label = self.label.make_feature()
         schema = Schema(
-            [one.make_feature() for one in self.features],
+            [feature.make_feature() for feature in self.features],
             label,
-            [one.make_text() for one in self.texts],
+            [feature.make_text() for feature in self.texts],
         )
         n_outputs = _count_outputs(self.link, label)
         pairs = tuple((first, second) for first, second in self.crosses)

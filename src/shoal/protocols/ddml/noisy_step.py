@@ -28,7 +28,7 @@ from shoal.mechanisms.sensitivity import ClippedVector
 from shoal.privacy.accountant import epsilon_to_rho
 from shoal.privacy.events import Event, Unit
 from shoal.privacy.rounding import float_from_grains, grains_up
-from shoal.protocols.ddml.instances import LIMIT, find_blend_factor
+from shoal.protocols.ddml.merging import MAX_WEIGHT, find_blend_factor
 from shoal.protocols.ddml.params import (
     ADVERSARY,
     DDMLParams,
@@ -54,16 +54,16 @@ def _normalise(gradient: Floats, norm: int) -> tuple[Floats, float]:
     return shape / length, peak * length
 
 
-def _clip_step(gradient: Floats, scale: float, most: float, norm: int) -> Floats:
-    """Return the step for a gradient, with a norm of at most ``most``.
+def _clip_step(gradient: Floats, scale: float, max_length: float, norm: int) -> Floats:
+    """Return the step for a gradient, with a norm of at most ``max_length``.
 
     With norm 0, each weight is clipped separately.
     """
     if norm == 0:
         with np.errstate(over="ignore"):
-            return np.clip(-scale * gradient, -most, most)
+            return np.clip(-scale * gradient, -max_length, max_length)
     unit, size = _normalise(gradient, norm)
-    return -min(scale * size, most) * unit
+    return -min(scale * size, max_length) * unit
 
 
 @dataclass(frozen=True)
@@ -261,10 +261,11 @@ def _check_grid(params: DDMLParams) -> None:
         first * max(clip, noise),
         last * find_blend_factor(params.merge) * (noise or clip),
     )
-    if not largest <= LIMIT:
+    if not largest <= MAX_WEIGHT:
         raise MechanismError(
             "MECH-001",
-            f"Step or noise is {largest:.2g} units of the grid; a weight has room for {LIMIT:,}.",
+            f"Step or noise is {largest:.2g} units of the grid; a weight has room for "
+            f"{MAX_WEIGHT:,}.",
             why="Weights are sent as 32-bit integers; larger values would be clipped.",
             fix="Set a smaller learning_rate or clip, fewer fraction_bits, or a larger epsilon.",
         )

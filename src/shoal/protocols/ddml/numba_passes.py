@@ -3,7 +3,7 @@
 The coordinator runs them for each update. They are plain Python, which numba compiles if it is
 installed. NumPy needs several passes for each of these, and a temporary array for most, but is
 better for small models: compiling takes seconds and tens of megabytes. The results must equal those
-of the functions in ``instances`` and ``spam_filter``.
+of the functions in ``merging`` and ``spam_filter``.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class CompiledPasses(NamedTuple):
     sum_deviations: Callable[[Weights, Singles, Singles, float], tuple[float, int, int]]
 
 
-def blend(instance: Weights, update: Weights, part: float, merged: Weights) -> None:
-    """Compute `shoal.protocols.ddml.instances.merge_update` into ``merged``."""
+def blend(instance: Weights, update: Weights, blend_factor: float, merged: Weights) -> None:
+    """Compute `shoal.protocols.ddml.merging.merge_update` into ``merged``."""
     for i in range(len(merged)):
         old = np.float64(instance[i])
-        merged[i] = np.int32(np.rint(old + part * (np.float64(update[i]) - old)))
+        merged[i] = np.int32(np.rint(old + blend_factor * (np.float64(update[i]) - old)))
 
 
 def compute_moments(
-    instances: Weights, centre: Floats, spread: Floats, sums: Floats, squares: Floats
+    instances: Weights, centre: Floats, deviation: Floats, sums: Floats, squares: Floats
 ) -> None:
     """Compute mean and standard deviation of each weight over the instances ``(k, p)``.
 
@@ -52,8 +52,8 @@ def compute_moments(
 
     Notes
     -----
-    Sums are of differences from the first instance, which are integers of the size of the spread:
-    there is no cancellation, and the mean equals that of the instances to the last bit.
+    Sums are of differences from the first instance, which are integers of the size of the
+    deviation: there is no cancellation, and the mean equals that of the instances to the last bit.
     """
     k, p = instances.shape
     fours = k - k % 4
@@ -82,19 +82,19 @@ def compute_moments(
                 w = last[i] - np.float64(first[i])
                 total[i] += w
                 square[i] += w * w
-        means, deviating = centre[start:end], spread[start:end]
+        means, deviating = centre[start:end], deviation[start:end]
         for i in range(len(total)):
             means[i] = (total[i] + k * np.float64(first[i])) / k
             deviating[i] = np.sqrt(max(square[i] - total[i] * total[i] / k, 0.0) / max(k - 1, 1))
 
 
-def compute_scales(spread: Floats, rest: float, parts: Singles) -> None:
+def compute_scales(deviation: Floats, rest: float, parts: Singles) -> None:
     """Compute the factors of the deviations.
 
     A factor is one over the root of half the variance plus a term that is the same for all weights.
     """
     for i in range(len(parts)):
-        parts[i] = np.float32(1 / np.sqrt(0.5 * spread[i] * spread[i] + rest))
+        parts[i] = np.float32(1 / np.sqrt(0.5 * deviation[i] * deviation[i] + rest))
 
 
 def sum_deviations(
@@ -157,6 +157,6 @@ def compile_passes() -> CompiledPasses | None:
 def run_moments(passes: CompiledPasses, instances: Weights) -> tuple[Floats, Floats]:
     """Return mean and standard deviation of each weight over the instances ``(k, p)``."""
     p = instances.shape[1]
-    centre, spread = np.empty(p), np.empty(p)
-    passes.compute_moments(instances, centre, spread, np.empty(_BLOCK), np.empty(_BLOCK))
-    return centre, spread
+    centre, deviation = np.empty(p), np.empty(p)
+    passes.compute_moments(instances, centre, deviation, np.empty(_BLOCK), np.empty(_BLOCK))
+    return centre, deviation

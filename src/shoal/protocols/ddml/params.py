@@ -25,8 +25,8 @@ from shoal.privacy.accountant import epsilon_to_rho
 from shoal.privacy.events import Relation, Scope, Unit
 from shoal.privacy.rounding import compute_share
 from shoal.protocols.ddml.design_matrix import InputDesign
-from shoal.protocols.ddml.instances import find_blend_factor, steady_variance
 from shoal.protocols.ddml.links import Link
+from shoal.protocols.ddml.merging import find_blend_factor, steady_variance
 
 NoiseMechanism = Literal["none", "each-weight", "laplace", "closest", "gaussian"]
 
@@ -174,7 +174,7 @@ An adversary who sees more of the update learns more.
 _IF_APART = ", if nothing of your earlier updates was in the model drawn for it"
 
 _EPOCHS_IN_ALL = 100
-_EPOCH_LEAST, _EPOCH_MOST = 1_000, 100_000
+_MIN_EPOCH_UPDATES, _MAX_EPOCH_UPDATES = 1_000, 100_000
 
 
 @dataclass(frozen=True)
@@ -332,7 +332,7 @@ class DDMLParams:
 
         Epochs are a coarse clock, by which the step decreases and an update becomes stale.
         """
-        return min(_EPOCH_MOST, max(_EPOCH_LEAST, self.n_expected // _EPOCHS_IN_ALL))
+        return min(_MAX_EPOCH_UPDATES, max(_MIN_EPOCH_UPDATES, self.n_expected // _EPOCHS_IN_ALL))
 
     @property
     def last_epoch(self) -> int:

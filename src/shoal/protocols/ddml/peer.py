@@ -44,8 +44,8 @@ from shoal.protocols.base import (
     unpriced_question_error,
 )
 from shoal.protocols.ddml.design_matrix import Columns, Floats, SparseInputs
-from shoal.protocols.ddml.instances import EPOCH_WINDOW, Weights, add_step, is_stale
 from shoal.protocols.ddml.links import compute_gradient, encode_targets
+from shoal.protocols.ddml.merging import EPOCH_WINDOW, Weights, add_step, is_stale
 from shoal.protocols.ddml.messages import (
     ID_BYTES,
     MESSAGES,
@@ -166,8 +166,10 @@ def _is_encoded(part: Feature | Text, column: npt.NDArray[Any]) -> bool:
         )
     if column.dtype.kind not in "iuf":
         return False
-    gone = np.isnan(column)
-    return bool(np.all(np.where(gone, part.missing, (column >= part.low) & (column <= part.high))))
+    is_missing = np.isnan(column)
+    return bool(
+        np.all(np.where(is_missing, part.missing, (column >= part.low) & (column <= part.high)))
+    )
 
 
 def _is_gram_list(part: Text, grams: Any) -> bool:

@@ -1,12 +1,13 @@
 """Simulate honest updates to calibrate the spam filter.
 
 `spam_filter.calibrate_thresholds` calls `simulate_deviations` for the distances of honest updates
-from the instances. The simulation uses the true distribution of noise, the largest legal gradients,
-and the common descent of instances.
+from the instances. The simulation uses the true distribution of noise, the largest allowed
+gradients, and the common descent of instances.
 
-Instances descend from each other, so that the reference of an update varies with their genealogy.
-Given the genealogy the weights are independent and identically distributed, and a few hundred of
-them represent any number. Everything is in units of sigma, the deviation of an update's noise.
+Instances descend from each other, so that the reference of an update varies with the updates that
+each instance descends from. Given these, the weights are independent and identically distributed,
+and a few hundred of them represent any number. Everything is in units of sigma, the deviation of an
+update's noise.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy.typing as npt
 
 from shoal.entropy import Entropy
 from shoal.mechanisms.k_closest import draw_normals
-from shoal.protocols.ddml.instances import Weights, find_blend_factor, steady_variance
+from shoal.protocols.ddml.merging import Weights, find_blend_factor, steady_variance
 from shoal.protocols.ddml.noisy_step import (
     AdditiveStep,
     ClosestStep,
@@ -40,15 +41,15 @@ Real = TypeVar("Real", np.float32, np.float64)
 COLUMNS = 256
 """Number of simulated weights of each kind; a model may have far more."""
 
-_LEAST_UPDATES, _MOST_UPDATES, _MOST_LANES, _NUMBERS = 800, 40_000, 128, 1 << 23
+_MIN_UPDATES, _MAX_UPDATES, _MAX_LANES, _NUMBERS = 800, 40_000, 128, 1 << 23
 """Limits of the simulation.
 
-Least and most updates of a population, most populations, and the approximate total of drawn
-numbers.
+Minimum and maximum of the updates of a population, maximum of populations, and the approximate
+total of drawn numbers.
 """
 
 _FIRST_UPDATES = 100
-"""Updates measured before gradients have spread the instances."""
+"""Updates that are measured before gradients have moved the instances apart."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class WeightGroup:
 
 @dataclass(frozen=True)
 class HonestUpdates(ABC):
-    """The steps of honest updates with the largest legal gradient, always in one direction.
+    """The steps of honest updates with the largest allowed gradient, always in one direction.
 
     Parameters
     ----------
@@ -194,16 +195,16 @@ def simulate_deviations(
 
     Notes
     -----
-    Centre and spread of the instances are those of up to k updates ago, as a coordinator may keep
-    them. Of the updates in flight, any may be the next to arrive. The first updates are compared
-    with instances that only noise has spread; if gradients are longer than the noise, the first
-    updates are further out than any later ones.
+    Centre and deviation of the instances are those of up to k updates ago, as a coordinator may
+    keep them. Of the updates in flight, any may be the next to arrive. The first updates are
+    compared with instances that only noise has moved apart; if gradients are longer than the noise,
+    the first updates are further out than any later ones.
     """
-    # Instances forget their genealogy in about k^2 / 2 updates; an update in flight counts as an
-    # instance.
+    # All instances descend from one of about k^2 / 2 updates ago; an update in flight counts as
+    # an instance.
     k = params.n_instances
-    n = max(_LEAST_UPDATES, min(_MOST_UPDATES, 2 * (k + in_flight) ** 2), 4 * in_flight)
-    lanes = max(1, min(_MOST_LANES, _NUMBERS // n // honest_updates.groups[-1].columns.stop))
+    n = max(_MIN_UPDATES, min(_MAX_UPDATES, 2 * (k + in_flight) ** 2), 4 * in_flight)
+    lanes = max(1, min(_MAX_LANES, _NUMBERS // n // honest_updates.groups[-1].columns.stop))
     rounds = _simulate_rounds(params, honest_updates, in_flight, lanes, entropy)
     n_first, n_settling = -(-_FIRST_UPDATES // k), n // 2 // k
     first = _measure_rounds(islice(rounds, n_first), honest_updates)
@@ -217,30 +218,30 @@ def _measure_rounds(
     rounds: Iterable[tuple[Values, Values, Values]], honest_updates: HonestUpdates
 ) -> HonestDeviations:
     figures = zip(*(_measure_round(*each, honest_updates) for each in rounds), strict=True)
-    return HonestDeviations(*(np.concatenate(one).astype(np.float64) for one in figures))
+    return HonestDeviations(*(np.concatenate(figure).astype(np.float64) for figure in figures))
 
 
 def _simulate_rounds(
     params: DDMLParams, honest_updates: HonestUpdates, in_flight: int, lanes: int, entropy: Entropy
 ) -> Iterator[tuple[Values, Values, Values]]:
-    """Yield k updates ``(k, lanes, columns)``, and centre and spread before them, without end.
+    """Yield k updates ``(k, lanes, columns)``, and centre and deviation before them, without end.
 
-    Centre and spread have shape ``(lanes, columns)``.
+    Centre and deviation have shape ``(lanes, columns)``.
     """
-    k, part, each = (
+    k, blend_factor, each = (
         params.n_instances,
         np.float32(find_blend_factor(params.merge)),
         np.arange(lanes),
     )
     instances = honest_updates.draw(k * lanes, entropy).reshape(k, lanes, -1) * np.float32(
-        math.sqrt(steady_variance(k, float(part)))
+        math.sqrt(steady_variance(k, float(blend_factor)))
     )
     pending = instances[0] + honest_updates.draw((in_flight + 1) * lanes, entropy).reshape(
         in_flight + 1, lanes, -1
     )
     free = np.zeros(lanes, np.int64)
     while True:
-        centre, spread = compute_centre_and_spread(instances)
+        centre, deviation = compute_centre_and_deviation(instances)
         updates = honest_updates.draw(k * lanes, entropy).reshape(k, lanes, -1)
         drawn, slots = entropy.below_many(k, 2 * k * lanes).reshape(2, k, lanes)
         places = entropy.below_many(in_flight + 1, k * lanes).reshape(k, lanes)
@@ -248,15 +249,15 @@ def _simulate_rounds(
             pending[free, each] = instances[drawn[i], each] + updates[i]
             free = places[i]
             updates[i] = pending[free, each]
-            instances[slots[i], each] += part * (updates[i] - instances[slots[i], each])
-        yield updates, centre, spread
+            instances[slots[i], each] += blend_factor * (updates[i] - instances[slots[i], each])
+        yield updates, centre, deviation
 
 
 def _measure_round(
-    updates: Values, centre: Values, spread: Values, honest_updates: HonestUpdates
+    updates: Values, centre: Values, deviation: Values, honest_updates: HonestUpdates
 ) -> tuple[Values, Values, Values]:
     """Return largest deviation, and means of second and fourth powers, each ``(n, kinds)``."""
-    squares, variances, found = (updates - centre) ** 2, spread**2, []
+    squares, variances, figures = (updates - centre) ** 2, deviation**2, []
     for mix in honest_updates.mixtures:
         pooled = (
             sum(
@@ -269,24 +270,24 @@ def _measure_round(
             part = squares[..., kind.columns] / pool_variances(
                 variances[:, kind.columns], pooled, 1.0
             )
-            found.append(
+            figures.append(
                 [
                     np.sqrt(part.max(axis=-1)).ravel(),
                     part.mean(axis=-1).ravel(),
                     (part**2).mean(axis=-1).ravel(),
                 ]
             )
-    largest, seconds, fourths = (np.stack(one, axis=1) for one in zip(*found, strict=True))
+    largest, seconds, fourths = (np.stack(figure, axis=1) for figure in zip(*figures, strict=True))
     return largest, seconds, fourths
 
 
 @overload
-def compute_centre_and_spread(
+def compute_centre_and_deviation(
     instances: npt.NDArray[Real],
 ) -> tuple[npt.NDArray[Real], npt.NDArray[Real]]: ...
 @overload
-def compute_centre_and_spread(instances: Weights) -> tuple[Floats, Floats]: ...
-def compute_centre_and_spread(
+def compute_centre_and_deviation(instances: Weights) -> tuple[Floats, Floats]: ...
+def compute_centre_and_deviation(
     instances: npt.NDArray[Any],
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Return mean and standard deviation (divisor k - 1) over the first axis.

@@ -1,7 +1,7 @@
 """Reject updates that honest noise cannot explain.
 
-The aggregator and the coordinator's `ModelServer` call it. An update is judged by the k instances
-alone, because it is not known which of them was drawn.
+The aggregator and the coordinator's `ModelServer` call it. An update is compared with the k
+instances alone, because it is not known which of them was drawn.
 
 A weight's deviation is z = (w - centre) / sqrt(s^2 + sigma^2), where s^2 is the variance of the
 instances, half this weight's and half that of all weights, and sigma^2 that of an honest update's
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.entropy import SeededEntropy
-from shoal.protocols.ddml.instances import LIMIT, OUT_OF_RANGE, Weights
+from shoal.protocols.ddml.merging import MAX_WEIGHT, OUT_OF_RANGE, Weights
 from shoal.protocols.ddml.noisy_step import make_step
 from shoal.protocols.ddml.numba_passes import load_passes, make_contiguous
 from shoal.protocols.ddml.params import DDMLParams
@@ -26,7 +26,7 @@ from shoal.protocols.ddml.spam_calibration import (
     HonestDeviations,
     HonestUpdates,
     WeightGroup,
-    compute_centre_and_spread,
+    compute_centre_and_deviation,
     make_honest_updates,
     noise_deviation,
     pool_variances,
@@ -42,8 +42,8 @@ FALSE_REJECTION_RATE = 0.0025
 _TAIL = 100
 """Samples in the tail from which a rarer quantile is extrapolated."""
 
-ONE_TOO_FAR = "a weight lies further from the instances than honest noise and gradients reach"
-ALL_TOO_FAR = (
+WEIGHT_TOO_FAR = "a weight lies further from the instances than honest noise and gradients reach"
+UPDATE_TOO_FAR = (
     "the weights together lie further from the instances than honest noise and gradients reach"
 )
 
@@ -73,8 +73,8 @@ def calibrate_thresholds(
 
     Notes
     -----
-    Ref: DDML §III-D4, which leaves t open. Gradients are the largest that are legal, always in the
-    same direction.
+    Ref: DDML §III-D4, which leaves t open. Gradients are the largest that are allowed, always in
+    the same direction.
     """
     honest_updates = make_honest_updates(params)
     entropy = SeededEntropy(
@@ -91,8 +91,8 @@ def calibrate_thresholds(
 def _find_largest_threshold(deviations: HonestDeviations, honest_updates: HonestUpdates) -> float:
     """Return the threshold of the largest deviation.
 
-    Given the genealogy the weights are independent: n of them exceed it at most n / q times as
-    often as q do.
+    Given which updates each instance descends from, the weights are independent: n of them exceed
+    the threshold at most n / q times as often as q do.
     """
     return max(
         _estimate_quantile(
@@ -127,8 +127,8 @@ def _extrapolate_squares(deviations: HonestDeviations, i: int, kind: WeightGroup
         return squares
     mean, variance = float(squares.mean()), float(squares.var())
     within = float((deviations.fourths[:, i] - squares**2).mean())
-    # The variance due to the genealogy, its standard error, and the remaining variance of the
-    # weights themselves.
+    # The variance due to which updates each instance descends from, its standard error, and the
+    # remaining variance of the weights themselves.
     kept = (
         max(0.0, variance - within / kind.n_columns)
         + variance * math.sqrt(2 / squares.size)
@@ -161,8 +161,8 @@ class SpamFilter:
     >>> params = DDMLParams(schema, epsilon=4.0, size=10_000, variant="paper")
     >>> spam = SpamFilter(params, calibrate_thresholds(params, in_flight=5))
     >>> instances = np.zeros((20, 2), np.int32)
-    >>> spam.judge_all(np.zeros(2, np.int32), instances)
-    >>> spam.judge_all(np.full(2, 1 << 30, np.int32), instances)
+    >>> spam.find_fault_among(np.zeros(2, np.int32), instances)
+    >>> spam.find_fault_among(np.full(2, 1 << 30, np.int32), instances)
     'the weights together lie further from the instances than honest noise and gradients reach'
     """
 
@@ -176,34 +176,36 @@ class SpamFilter:
             thresholds.largest + 1 / self._sigma,
         )
 
-    def judge(self, weights: Weights, centre: Floats, spread: Floats, epoch: int = 0) -> str | None:
+    def find_fault(
+        self, weights: Weights, centre: Floats, deviation: Floats, epoch: int = 0
+    ) -> str | None:
         """Return why an update ``(p,)`` is rejected, or None.
 
         Parameters
         ----------
-        centre, spread
+        centre, deviation
             Mean and standard deviation (divisor k - 1) of each weight over the instances; of up to
             k updates ago.
         epoch
             Epoch of the update: its noise decreases with the learning rate.
         """
-        return self.gauge(centre, spread).judge(weights, epoch)
+        return self.make_test(centre, deviation).find_fault(weights, epoch)
 
-    def gauge(self, centre: Floats, spread: Floats) -> InstanceStatistics:
+    def make_test(self, centre: Floats, deviation: Floats) -> UpdateTest:
         """Return the test of updates against this mean and standard deviation."""
-        return InstanceStatistics(
-            self.params, (self._sigma, self._rms, self._largest), centre, spread
+        return UpdateTest(self.params, (self._sigma, self._rms, self._largest), centre, deviation)
+
+    def find_fault_among(self, weights: Weights, instances: Weights, epoch: int = 0) -> str | None:
+        """Return the same as `find_fault`, from the instances ``(k, p)``."""
+        return self.find_fault(
+            weights, *compute_centre_and_deviation(instances.astype(np.float64)), epoch
         )
 
-    def judge_all(self, weights: Weights, instances: Weights, epoch: int = 0) -> str | None:
-        """Return the same as `judge`, from the instances ``(k, p)``."""
-        return self.judge(weights, *compute_centre_and_spread(instances.astype(np.float64)), epoch)
 
-
-class InstanceStatistics:
+class UpdateTest:
     """The test of updates against one mean and standard deviation of the instances.
 
-    `SpamFilter.gauge` makes it.
+    `SpamFilter.make_test` makes it.
 
     Notes
     -----
@@ -212,7 +214,11 @@ class InstanceStatistics:
     """
 
     def __init__(
-        self, params: DDMLParams, limits: tuple[float, float, float], centre: Floats, spread: Floats
+        self,
+        params: DDMLParams,
+        limits: tuple[float, float, float],
+        centre: Floats,
+        deviation: Floats,
     ) -> None:
         self._gamma = params.gamma
         self._sigma, self._rms, self._largest = (
@@ -220,22 +226,22 @@ class InstanceStatistics:
             limits[1] ** 2 * centre.size,
             limits[2],
         )
-        self._centre, self._spread = centre.astype(np.float32), spread
+        self._centre, self._deviation = centre.astype(np.float32), deviation
         self._scales: dict[float, Values] = {}
         self._passes = load_passes(centre.size)
 
-    def judge(self, weights: Weights, epoch: int = 0) -> str | None:
-        """Return why an update ``(p,)`` is rejected, or None; see `SpamFilter.judge`."""
+    def find_fault(self, weights: Weights, epoch: int = 0) -> str | None:
+        """Return why an update ``(p,)`` is rejected, or None; see `SpamFilter.find_fault`."""
         gamma = self._gamma(epoch)
         parts = self._scales.get(gamma)
         if parts is None:
             parts = self._scales[gamma] = self._compute_scales(gamma)
         square, is_beyond, lowest = self._sum_deviations(weights, parts)
-        if lowest < -LIMIT:
+        if lowest < -MAX_WEIGHT:
             return OUT_OF_RANGE
         if square > self._rms:
-            return ALL_TOO_FAR
-        return ONE_TOO_FAR if is_beyond else None
+            return UPDATE_TOO_FAR
+        return WEIGHT_TOO_FAR if is_beyond else None
 
     def _sum_deviations(self, weights: Weights, parts: Values) -> tuple[float, bool, int]:
         """Return the sum of squares, whether one deviation is too large, and the lowest weight."""
@@ -254,15 +260,15 @@ class InstanceStatistics:
 
     def _compute_scales(self, gamma: float) -> Values:
         """Return the factors of the deviations, for the noise at this learning rate."""
-        pooled = float(np.einsum("i,i->", self._spread, self._spread)) / self._spread.size
+        pooled = float(np.einsum("i,i->", self._deviation, self._deviation)) / self._deviation.size
         if self._passes is not None:
-            parts = np.empty(self._spread.size, np.float32)
+            parts = np.empty(self._deviation.size, np.float32)
             self._passes.compute_scales(
-                self._spread,
+                self._deviation,
                 float(pool_variances(np.zeros(1), pooled, self._sigma * gamma)[0]),
                 parts,
             )
             return parts
-        return (1 / np.sqrt(pool_variances(self._spread**2, pooled, self._sigma * gamma))).astype(
-            np.float32
-        )
+        return (
+            1 / np.sqrt(pool_variances(self._deviation**2, pooled, self._sigma * gamma))
+        ).astype(np.float32)

@@ -17,7 +17,7 @@ from shoal.protocols.pfds.params import GRID, Floats, Ints, PFDSParams, PFDSRows
 
 OWN_PENALTY = 3.0
 """Penalty on each weight of a model of one holder's rows."""
-MOST_STEPS = 25
+MAX_STEPS = 25
 CLOSE_ENOUGH = 1e-4
 """Length of a step after which the fit stops: the next would be about its square."""
 _SHORTEST = 2.0**-20
@@ -128,7 +128,7 @@ def fit_parameters(
         else None
     )
     at = prior.centre if start is None else start
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         scores = design.compute_scores(prior.to_weights(at))
         means = scores if is_number else sigmoid(scores)
         curvatures = np.ones_like(means) if is_number else means * (1 - means)

@@ -27,7 +27,7 @@ Names = Annotated[tuple[Name, ...], Field(max_length=10_000)]
 MAX_REASON = 500
 """Largest number of characters of the reason for which a study ends."""
 
-_MOST = (1 << 24) - (1 << 12)
+_MAX_BYTES = (1 << 24) - (1 << 12)
 _MANY = 1 << 20
 
 
@@ -94,7 +94,7 @@ class SharedModel(Message):
     """Variant plus: the model learned from all tables, published to everyone."""
 
     type_name: ClassVar[str] = "pfds.model"
-    max_bytes: ClassVar[int] = _MOST
+    max_bytes: ClassVar[int] = _MAX_BYTES
 
     weights: Array
     intercepts: Array
@@ -107,7 +107,7 @@ class LevelSplits(Message):
 
     type_name: ClassVar[str] = "pfds.splits"
     spends: ClassVar[bool] = True
-    max_bytes: ClassVar[int] = _MOST
+    max_bytes: ClassVar[int] = _MAX_BYTES
 
     level: Natural
     attributes: Array
@@ -123,7 +123,7 @@ class LeafCounts(Message):
 
     type_name: ClassVar[str] = "pfds.leaves"
     spends: ClassVar[bool] = True
-    max_bytes: ClassVar[int] = _MOST
+    max_bytes: ClassVar[int] = _MAX_BYTES
 
     counts: Array
 
@@ -137,7 +137,7 @@ class LevelCounts(Message):
 
     type_name: ClassVar[str] = "pfds.counts"
     spends: ClassVar[bool] = True
-    max_bytes: ClassVar[int] = _MOST
+    max_bytes: ClassVar[int] = _MAX_BYTES
 
     level: Natural
     counts: Array
@@ -154,7 +154,7 @@ class LeafLabels(Message):
     """
 
     type_name: ClassVar[str] = "pfds.leaf-labels"
-    max_bytes: ClassVar[int] = _MOST
+    max_bytes: ClassVar[int] = _MAX_BYTES
 
     labels: Array
 
@@ -166,7 +166,7 @@ class SyntheticData(Message):
     """
 
     type_name: ClassVar[str] = "pfds.data"
-    max_bytes: ClassVar[int] = _MOST
+    max_bytes: ClassVar[int] = _MAX_BYTES
 
     n_rows: Natural
     columns: tuple[Array, ...]
@@ -197,7 +197,7 @@ class LabellingHolders(Message):
     """To everyone: no more trees follow; label with the trees of these holders."""
 
     type_name: ClassVar[str] = "pfds.label"
-    max_bytes: ClassVar[int] = _MOST
+    max_bytes: ClassVar[int] = _MAX_BYTES
 
     holders: Names
 
@@ -216,7 +216,7 @@ class PFDSStudyEnd(Message):
     """
 
     type_name: ClassVar[str] = "pfds.ended"
-    max_bytes: ClassVar[int] = _MOST
+    max_bytes: ClassVar[int] = _MAX_BYTES
 
     holders: Names = ()
     left_out: Annotated[tuple[LeftOutHolder, ...], Field(max_length=10_000)] = ()

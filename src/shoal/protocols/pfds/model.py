@@ -240,7 +240,9 @@ class _PooledModelDocument(Record):
     shares: list[_Share]
 
     def make_model(self) -> PooledModel:
-        schema = Schema([one.make_feature() for one in self.features], self.label.make_feature())
+        schema = Schema(
+            [document.make_feature() for document in self.features], self.label.make_feature()
+        )
         if any(feature.n_bins is None for feature in schema.features):
             raise invalid_model_error("a numeric feature has no bins")
         params = PFDSParams(schema, epsilon=math.inf, size=1, trust=self.trust)

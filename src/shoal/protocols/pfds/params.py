@@ -30,7 +30,7 @@ from shoal.text import format_count
 
 CELLS_OF_A_NUMBER = 8
 """Number of cells of equal width, or of halvings if the range is wide."""
-MOST_WHOLE_NUMBERS = 24
+MAX_WHOLE_NUMBERS = 24
 """Largest number of integers in a range that has one cell for each of them.
 
 The range has integers as ends and contains at least four integers; a shorter one may be a range of
@@ -64,7 +64,7 @@ def code_feature(feature: Feature) -> Feature:
         return feature
     low, high = float(feature.low), float(feature.high)
     width = high - low
-    if low.is_integer() and high.is_integer() and 2 < width < MOST_WHOLE_NUMBERS:
+    if low.is_integer() and high.is_integer() and 2 < width < MAX_WHOLE_NUMBERS:
         cuts = {low + i + 0.5 for i in range(int(width))}
     elif width > WIDE and CELLS_OF_A_NUMBER * max(low, -high) <= max(abs(low), abs(high)):
         cuts = _cut_by_magnitude(low, high)

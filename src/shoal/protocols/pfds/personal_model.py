@@ -23,7 +23,7 @@ from shoal.protocols.pfds.model import PooledModel, UnreleasedModel
 from shoal.protocols.pfds.params import Floats, Ints, PFDSParams, PFDSRows
 from shoal.protocols.pfds.script import compute_affordable_budget
 
-FEWEST_ROWS = 10
+MIN_ROWS = 10
 """Smallest number of rows for a personal model.
 
 With fewer rows, or rows of one class only, a holder keeps the pooled model.
@@ -41,11 +41,11 @@ similar rows.
 PRECISION_OF_SCALE = 3.0
 PRECISION_OF_FEATURES = 30.0
 PRECISION_OF_INTERCEPT = 0.01
-LEAST_VARIANCE = 0.02
+MIN_VARIANCE = 0.02
 """Variance of one holder's weight around an exact pooled weight: holders differ."""
-MOST_VARIANCE = 0.33
+MAX_VARIANCE = 0.33
 """Largest variance of a holder's weight around a pooled weight, however noisy that is."""
-LEAST_SQUARES = 1e-9
+MIN_SQUARES = 1e-9
 
 
 def fit_personal_model(model: PooledModel, rows: PFDSRows, entropy: Entropy) -> PersonalModel:
@@ -100,22 +100,24 @@ def fit_personal_model(model: PooledModel, rows: PFDSRows, entropy: Entropy) -> 
     folds = np.argsort(entropy.words(len(rows), np.uint64), kind="stable") % N_FOLDS
     pooled = np.vstack([model.weights, model.intercepts])
     personal, blended, shares = pooled.copy(), pooled.copy(), np.ones(params.n_models)
-    for one, targets in enumerate(compute_targets(params, rows).T):
-        if len(rows) < FEWEST_ROWS or np.ptp(targets) == 0:
+    for model_number, targets in enumerate(compute_targets(params, rows).T):
+        if len(rows) < MIN_ROWS or np.ptp(targets) == 0:
             continue
-        basis = make_basis(params, pooled[:, one])
-        prior = make_pooled_prior(design.present, basis, pooled[-1, one], model.variances[:, one])
-        found, scores = cross_validate(design, targets, folds, prior, params.is_number)
+        basis = make_basis(params, pooled[:, model_number])
+        prior = make_pooled_prior(
+            design.present, basis, pooled[-1, model_number], model.variances[:, model_number]
+        )
+        parameters, scores = cross_validate(design, targets, folds, prior, params.is_number)
         # Cells without a row of the holder are scaled like the others.
-        personal[:, one] = basis @ found[: basis.shape[1]]
-        personal[design.present, one] = prior.to_weights(found)
-        models, tries = [personal[:, one]], [scores]
+        personal[:, model_number] = basis @ parameters[: basis.shape[1]]
+        personal[design.present, model_number] = prior.to_weights(parameters)
+        models, tries = [personal[:, model_number]], [scores]
         if is_summed:
-            models.append(pooled[:, one])
-            tries.append(design.compute_scores(pooled[design.present, one]))
+            models.append(pooled[:, model_number])
+            tries.append(design.compute_scores(pooled[design.present, model_number]))
         if has_own:
             own, around_zero = (
-                np.zeros_like(pooled[:, one]),
+                np.zeros_like(pooled[:, model_number]),
                 WeightPrior.make_ridge(len(design.present), OWN_PENALTY),
             )
             own[design.present], own_scores = cross_validate(
@@ -124,7 +126,7 @@ def fit_personal_model(model: PooledModel, rows: PFDSRows, entropy: Entropy) -> 
             models.append(own)
             tries.append(own_scores)
         blend = compute_blend(np.array(tries), targets, params.is_number)
-        shares[one], blended[:, one] = blend[0], blend @ np.array(models)
+        shares[model_number], blended[:, model_number] = blend[0], blend @ np.array(models)
     return PersonalModel(
         _replace_weights(model, blended), _replace_weights(model, personal), shares
     )
@@ -165,7 +167,7 @@ def make_pooled_prior(
     is added to each; its variance grows with the noise of the pooled weight.
     """
     k = basis.shape[1] - 1
-    free = 1 / (LEAST_VARIANCE + np.minimum(variances[present[:-1]], MOST_VARIANCE))
+    free = 1 / (MIN_VARIANCE + np.minimum(variances[present[:-1]], MAX_VARIANCE))
     centre = np.concatenate([[1.0], np.zeros(k + len(free)), [intercept]])
     precision = np.concatenate(
         [[PRECISION_OF_SCALE], np.full(k, PRECISION_OF_FEATURES), free, [PRECISION_OF_INTERCEPT]]
@@ -180,14 +182,14 @@ def cross_validate(
 
     The score of a row comes from a fit to the other folds.
     """
-    found, scores = fit_parameters(design, targets, prior, is_number), np.zeros(len(targets))
+    parameters, scores = fit_parameters(design, targets, prior, is_number), np.zeros(len(targets))
     for fold in range(N_FOLDS):
         inside = folds == fold
         without = fit_parameters(
-            design.take(~inside), targets[~inside], prior, is_number, start=found
+            design.take(~inside), targets[~inside], prior, is_number, start=parameters
         )
         scores[inside] = design.take(inside).compute_scores(prior.to_weights(without))
-    return found, scores
+    return parameters, scores
 
 
 def compute_blend(tries: Floats, targets: Floats, is_number: bool) -> Floats:
@@ -213,7 +215,7 @@ def compute_blend(tries: Floats, targets: Floats, is_number: bool) -> Floats:
     scores = blends @ tries
     if is_number:
         squares = np.sum((scores - targets) ** 2, axis=1)
-        losses = len(targets) / 2 * squares / max(squares.min(), LEAST_SQUARES)
+        losses = len(targets) / 2 * squares / max(squares.min(), MIN_SQUARES)
     else:
         losses = np.sum(np.logaddexp(0, scores) - targets * scores, axis=1)
     losses += blends @ np.array(BLEND_PENALTIES[: len(tries)])

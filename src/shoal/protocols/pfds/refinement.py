@@ -33,12 +33,12 @@ from shoal.protocols.pfds.tables import (
 
 ONE = 1 << 20
 """A weight of 1, in the units of the script state."""
-MOST = 1 << 19
+MAX_WEIGHT = 1 << 19
 """Largest absolute value of a weight or intercept.
 
 Log-odds of a thousandth of it already mean certainty.
 """
-LEAST_REACH, LONGEST_REACH = 1 << 6, 1 << 50
+MIN_REACH, MAX_REACH = 1 << 6, 1 << 50
 """Bounds of the distance from 0 to the outermost bins, in units."""
 N_BINS = 16
 """Number of bins of one score."""
@@ -48,15 +48,15 @@ N_SEARCH_BINS = 10
 
 def to_units(values: Floats) -> Ints:
     """Return weights in units of the script state, clipped to its bounds."""
-    return np.rint(np.clip(values, -MOST, MOST) * ONE).astype(np.int64)
+    return np.rint(np.clip(values, -MAX_WEIGHT, MAX_WEIGHT) * ONE).astype(np.int64)
 
 
-def compute_reach(spread: float) -> int:
+def compute_reach(variance: float) -> int:
     """Return the distance from 0 to the outermost bins of a score, in units.
 
-    It is four standard deviations; ``spread`` is the variance.
+    It is four standard deviations; ``variance`` is the variance of the score.
     """
-    return min(LONGEST_REACH, max(LEAST_REACH, round(4 * math.sqrt(spread) * ONE)))
+    return min(MAX_REACH, max(MIN_REACH, round(4 * math.sqrt(variance) * ONE)))
 
 
 def compute_scores(weights: Ints, cells: Ints) -> Ints:
@@ -99,9 +99,10 @@ def count_histogram(binned: Ints, sides: Ints, n_bins: int) -> Ints:
 _MOMENTUM = 0.5
 _CURVATURE = 0.12
 """Average slope of the probability with respect to the score; for a number it is 1."""
-_CAUTION = 2.0
+_STEP_SMOOTHING = 2.0
 """Smoothing of a cell's step, in standard deviations of its noise."""
-_LEAST = 1e-9
+_MIN_CURVATURE = 1e-9
+"""Smallest denominator of a cell's step: a cell without rows and noise does not move."""
 _LOG_ODDS = np.array(
     [round(ONE * math.log((i + 0.5) / (GRID - 0.5 - i))) for i in range(GRID)], np.int64
 )
@@ -152,14 +153,14 @@ class Descent:
 
     Parameters
     ----------
-    velocity, drift
+    weight_velocity, intercept_velocity
         Last movement of weights and intercept, before multiplication by the step size.
     """
 
     weights: Floats
     intercept: float
-    velocity: Floats
-    drift: float = 0.0
+    weight_velocity: Floats
+    intercept_velocity: float = 0.0
 
     @classmethod
     def start(cls, weights: Floats, intercept: float) -> Descent:
@@ -192,13 +193,16 @@ class Descent:
         curvature = 1.0 if params.is_number else _CURVATURE
         missed = math.fsum(compute_feature_weights(params) * sum_by_feature(params, gradient))
         steepest = (gradient - missed * shares) / np.maximum(
-            curvature * shares + _CAUTION * deviation, _LEAST
+            curvature * shares + _STEP_SMOOTHING * deviation, _MIN_CURVATURE
         )
-        velocity = _MOMENTUM * self.velocity + steepest
-        drift = _MOMENTUM * self.drift + missed / curvature
-        weights = np.clip(self.weights + step * velocity, -MOST, MOST)
+        weight_velocity = _MOMENTUM * self.weight_velocity + steepest
+        intercept_velocity = _MOMENTUM * self.intercept_velocity + missed / curvature
+        weights = np.clip(self.weights + step * weight_velocity, -MAX_WEIGHT, MAX_WEIGHT)
         return Descent(
-            weights, float(np.clip(self.intercept + step * drift, -MOST, MOST)), velocity, drift
+            weights,
+            float(np.clip(self.intercept + step * intercept_velocity, -MAX_WEIGHT, MAX_WEIGHT)),
+            weight_velocity,
+            intercept_velocity,
         )
 
 
@@ -212,27 +216,29 @@ def compute_feature_weights(params: PFDSParams) -> Floats:
     return parts
 
 
-_MOST_SCALE, _MOST_CHANGE = 1.5, 1.6
-_LEAST_SCALE = 0.05
+_MAX_SCALE, _MAX_KEPT_CHANGE = 1.5, 1.6
+_MIN_SCALE = 0.05
 """Smallest scale that bins are computed for, so that a worthless score has bins too."""
-_CHANGE = 0.7
+_KEPT_CHANGE_PRIOR = 0.7
 """Prior of the share of the residual rounds' change to keep."""
-_FIRM, _FIRMER = 5.0, 20.0
+_TABLE_PRIOR_PRECISION, _CALIBRATED_PRIOR_PRECISION = 5.0, 20.0
 """Precision of the prior of a coefficient, for a score of variance 1.
 
 The first is for the score of the tables, the second for the score after its calibration.
 """
-_OF_NOISE = 0.5
+_PRECISION_PER_DEVIATION = 0.5
 """Increase of each precision for a standard deviation of 1 row."""
-_SEEN = 5.0
+_MIN_BIN_DEVIATIONS = 5.0
 """Smallest number of rows of a bin of the search, in standard deviations of the noise.
 
 Bins with fewer rows count as empty.
 """
-_MOST_STEPS = 25
-_CLOSE_ENOUGH = 1e-4
-_LEAST_CURVATURE = 1e-3
-_LEAST_PRECISION = 1e-9
+_MAX_NEWTON_STEPS = 25
+_STEP_TOLERANCE = 1e-4
+"""Newton's method ends after a step in which no coefficient changes by more."""
+_MIN_SLOPE = 1e-3
+"""Smallest slope of the logistic function that a Newton step uses."""
+_MIN_PRECISION = 1e-9
 
 
 def fit_scores(
@@ -267,24 +273,28 @@ def fit_scores(
     sides = np.maximum(counts, 0.0)
     rows, wanted = sides.sum(axis=1), sides[:, 1]
     design = np.column_stack([features, np.ones(len(features))])
-    firmness = np.maximum(precisions, _LEAST_PRECISION)
+    precisions = np.maximum(precisions, _MIN_PRECISION)
     if is_number:
-        normal = (design * rows[:, None]).T @ design + np.diag(firmness)
-        return np.clip(np.linalg.solve(normal, design.T @ wanted + firmness * prior), -MOST, MOST)
-    found = prior.astype(np.float64)
-    for _ in range(_MOST_STEPS):
-        chances = sigmoid(design @ found)
-        slope = design.T @ (rows * chances - wanted) + firmness * (found - prior)
-        curvature = rows * np.maximum(chances * (1 - chances), _LEAST_CURVATURE)
-        step = np.linalg.solve((design * curvature[:, None]).T @ design + np.diag(firmness), slope)
+        normal = (design * rows[:, None]).T @ design + np.diag(precisions)
+        return np.clip(
+            np.linalg.solve(normal, design.T @ wanted + precisions * prior), -MAX_WEIGHT, MAX_WEIGHT
+        )
+    coefficients = prior.astype(np.float64)
+    for _ in range(_MAX_NEWTON_STEPS):
+        chances = sigmoid(design @ coefficients)
+        slope = design.T @ (rows * chances - wanted) + precisions * (coefficients - prior)
+        curvature = rows * np.maximum(chances * (1 - chances), _MIN_SLOPE)
+        step = np.linalg.solve(
+            (design * curvature[:, None]).T @ design + np.diag(precisions), slope
+        )
         longest = float(np.abs(step).max())
-        found = found - step / max(1.0, longest)
-        if longest < _CLOSE_ENOUGH:
+        coefficients = coefficients - step / max(1.0, longest)
+        if longest < _STEP_TOLERANCE:
             break
-    return np.clip(found, -MOST, MOST)
+    return np.clip(coefficients, -MAX_WEIGHT, MAX_WEIGHT)
 
 
-def compute_spread(params: PFDSParams, weights: Floats, shares: Floats) -> float:
+def compute_score_variance(params: PFDSParams, weights: Floats, shares: Floats) -> float:
     """Return the variance of the score of centred weights ``(D,)``, for independent features."""
     return float(sum_by_feature(params, shares * weights**2).sum())
 
@@ -323,9 +333,9 @@ class TableScore:
         )
 
     @property
-    def spread(self) -> float:
+    def score_variance(self) -> float:
         """Variance of the score."""
-        return compute_spread(self.params, self.weights, self.shares)
+        return compute_score_variance(self.params, self.weights, self.shares)
 
     def calibrate(self, counts: Floats, deviation: float) -> CalibratedScore:
         """Return the score with a fitted scale and intercept.
@@ -338,12 +348,15 @@ class TableScore:
         estimates it from the rows.
         """
         prior = np.array([compute_tempering(self.params), self.intercept])
-        precisions = np.array([_FIRM * self.spread, 1.0]) + _OF_NOISE * deviation
-        features = compute_bin_centres(compute_reach(self.spread), N_BINS)[:, None]
+        precisions = (
+            np.array([_TABLE_PRIOR_PRECISION * self.score_variance, 1.0])
+            + _PRECISION_PER_DEVIATION * deviation
+        )
+        features = compute_bin_centres(compute_reach(self.score_variance), N_BINS)[:, None]
         scale, intercept = fit_scores(
             features, counts, prior, precisions, self.params.is_number
         ).tolist()
-        return CalibratedScore(self, min(_MOST_SCALE, max(0.0, scale)), intercept)
+        return CalibratedScore(self, min(_MAX_SCALE, max(0.0, scale)), intercept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -360,9 +373,9 @@ class CalibratedScore:
         return self.scale * self.start.weights
 
     @property
-    def spread(self) -> float:
+    def score_variance(self) -> float:
         """Variance of the score; at least a small part of the uncalibrated variance."""
-        return max(self.scale, _LEAST_SCALE) ** 2 * self.start.spread
+        return max(self.scale, _MIN_SCALE) ** 2 * self.start.score_variance
 
 
 @dataclass(frozen=True, eq=False)
@@ -397,9 +410,11 @@ class WeightChange:
         )
 
     @property
-    def spread(self) -> float:
+    def score_variance(self) -> float:
         """Variance of the change of a score."""
-        return compute_spread(self.before.start.params, self.direction, self.before.start.shares)
+        return compute_score_variance(
+            self.before.start.params, self.direction, self.before.start.shares
+        )
 
     def search(self, counts: Floats, deviation: float) -> tuple[Floats, float]:
         """Return the weights ``(D,)`` and the intercept that fit best.
@@ -411,20 +426,25 @@ class WeightChange:
         Most joint bins are empty, so bins with noise only are dropped first. Both sides of a bin
         are dropped or kept together, so that neither side is favoured.
         """
-        spreads = (self.before.spread, self.spread)
-        one, other = (
-            compute_bin_centres(compute_reach(spread), N_SEARCH_BINS) for spread in spreads
+        variances = (self.before.score_variance, self.score_variance)
+        before_centres, change_centres = (
+            compute_bin_centres(compute_reach(variance), N_SEARCH_BINS) for variance in variances
         )
-        features = np.column_stack([np.repeat(one, N_SEARCH_BINS), np.tile(other, N_SEARCH_BINS)])
-        prior = np.array([1.0, _CHANGE, self.intercept])
+        features = np.column_stack(
+            [np.repeat(before_centres, N_SEARCH_BINS), np.tile(change_centres, N_SEARCH_BINS)]
+        )
+        prior = np.array([1.0, _KEPT_CHANGE_PRIOR, self.intercept])
         precisions = (
-            np.array([*(_FIRMER * spread for spread in spreads), 1.0]) + _OF_NOISE * deviation
+            np.array([*(_CALIBRATED_PRIOR_PRECISION * variance for variance in variances), 1.0])
+            + _PRECISION_PER_DEVIATION * deviation
         )
-        seen = counts * (counts.sum(axis=1, keepdims=True) >= _SEEN * deviation)
+        kept_counts = counts * (
+            counts.sum(axis=1, keepdims=True) >= _MIN_BIN_DEVIATIONS * deviation
+        )
         *scales, intercept = fit_scores(
-            features, seen, prior, precisions, self.before.start.params.is_number
+            features, kept_counts, prior, precisions, self.before.start.params.is_number
         ).tolist()
-        kept, changed = (min(_MOST_CHANGE, max(0.0, scale)) for scale in scales)
+        kept, changed = (min(_MAX_KEPT_CHANGE, max(0.0, scale)) for scale in scales)
         return np.clip(
-            kept * self.before.weights + changed * self.direction, -MOST, MOST
+            kept * self.before.weights + changed * self.direction, -MAX_WEIGHT, MAX_WEIGHT
         ), intercept

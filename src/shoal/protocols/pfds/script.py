@@ -44,9 +44,9 @@ from shoal.protocols.pfds.messages import PFDSScriptState
 from shoal.protocols.pfds.model import PooledModel
 from shoal.protocols.pfds.params import GRID, Floats, Ints, PFDSParams, PFDSRows
 from shoal.protocols.pfds.refinement import (
-    LEAST_REACH,
-    LONGEST_REACH,
-    MOST,
+    MAX_REACH,
+    MAX_WEIGHT,
+    MIN_REACH,
     N_BINS,
     N_SEARCH_BINS,
     ONE,
@@ -205,7 +205,7 @@ def make_mechanism(
 Answers = tuple[Ints, ...]
 """The noisy sums of every question so far, ``(size,)`` each."""
 
-_MOST_ROWS = float(1 << 32)
+_MAX_ROWS = float(1 << 32)
 """Largest accepted sum, in rows: a larger number would drown all others."""
 
 
@@ -214,7 +214,7 @@ def _make_state(
     weights: Floats,
     intercept: float = 0.0,
     direction: Floats | None = None,
-    spreads: tuple[float, float] = (0.0, 0.0),
+    variances: tuple[float, float] = (0.0, 0.0),
 ) -> PFDSScriptState:
     return PFDSScriptState(
         step=step,
@@ -223,13 +223,13 @@ def _make_state(
         direction=Array.from_values(
             to_units(np.zeros_like(weights) if direction is None else direction)
         ),
-        reaches=(compute_reach(spreads[0]), compute_reach(spreads[1])),
+        reaches=(compute_reach(variances[0]), compute_reach(variances[1])),
     )
 
 
 def _to_rows(answer: Ints) -> Floats:
     """Return sums in units of rows."""
-    return np.clip(answer / GRID, -_MOST_ROWS, _MOST_ROWS)
+    return np.clip(answer / GRID, -_MAX_ROWS, _MAX_ROWS)
 
 
 def _impossible_state_error(why: str) -> RemoteProtocolError:
@@ -292,8 +292,8 @@ class SecureSumScript:
             return {}
         n = len(self.questions)
         return {
-            one: make_mechanism(self.params, one, part, n)
-            for one, part in zip(self.questions, self.budget.parts, strict=True)
+            question: make_mechanism(self.params, question, part, n)
+            for question, part in zip(self.questions, self.budget.parts, strict=True)
         }
 
     @cached_property
@@ -347,9 +347,9 @@ class SecureSumScript:
             state.intercept,
             *(int(number) for each in (weights, direction) for number in (each.min(), each.max())),
         )
-        if not -MOST * ONE <= min(extremes) <= max(extremes) <= MOST * ONE:
+        if not -MAX_WEIGHT * ONE <= min(extremes) <= max(extremes) <= MAX_WEIGHT * ONE:
             raise _impossible_state_error("a weight is larger than any learned weight can be")
-        if not LEAST_REACH <= min(state.reaches) <= max(state.reaches) <= LONGEST_REACH:
+        if not MIN_REACH <= min(state.reaches) <= max(state.reaches) <= MAX_REACH:
             raise _impossible_state_error("its bins are too narrow or too wide")
         return weights, direction
 
@@ -369,10 +369,12 @@ class SecureSumScript:
             return count_tables(self.params, rows, range(len(self.params.arities)))
         if question.startswith(RESIDUALS):
             return sum_residuals(self.params, rows, weights, state.intercept)
-        one = compute_scores(weights, rows.cells)
+        scores = compute_scores(weights, rows.cells)
         if question == CALIBRATION:
-            return count_histogram(assign_bins(one, state.reaches[0], N_BINS), rows.sides, N_BINS)
-        first = assign_bins(one, state.reaches[0], N_SEARCH_BINS)
+            return count_histogram(
+                assign_bins(scores, state.reaches[0], N_BINS), rows.sides, N_BINS
+            )
+        first = assign_bins(scores, state.reaches[0], N_SEARCH_BINS)
         second = assign_bins(compute_scores(direction, rows.cells), state.reaches[1], N_SEARCH_BINS)
         return count_histogram(first * N_SEARCH_BINS + second, rows.sides, N_SEARCH_BINS**2)
 
@@ -383,7 +385,7 @@ class SecureSumScript:
             return state.replace(step=step)
         if step == 1:
             start = self._score_tables(answers)
-            return _make_state(step, start.weights, spreads=(start.spread, 0.0))
+            return _make_state(step, start.weights, variances=(start.score_variance, 0.0))
         if step < 2 + self.budget.n_rounds:
             _, descent = self._descend(answers)
             return _make_state(step, descent.weights, descent.intercept)
@@ -393,7 +395,7 @@ class SecureSumScript:
             change.before.weights,
             0.0,
             change.direction,
-            (change.before.spread, change.spread),
+            (change.before.score_variance, change.score_variance),
         )
 
     def build_model(self, answers: Answers) -> PooledModel:

@@ -38,7 +38,7 @@ _SAMPLING = 0.2
 """Variance of the label's share among the rows of a table, without noise: about p (1 - p)."""
 _SMOOTHING = 2.0
 """Amount added to a cell's share in its log-odds, in standard deviations of its noise."""
-_LEAST = 1e-4
+_MIN_SMOOTHING = 1e-4
 """Smallest amount added, used without noise."""
 
 
@@ -164,7 +164,7 @@ def compute_log_odds(params: PFDSParams, tables: PooledTables, shares: Consisten
     A cell's share is smoothed by two standard deviations of its noise, so that cells without rows
     have no weight.
     """
-    s = _SMOOTHING * _compute_deviations(params, tables) + _LEAST
+    s = _SMOOTHING * _compute_deviations(params, tables) + _MIN_SMOOTHING
     p, f, t = shares.p, shares.f[:, np.newaxis], shares.t
     if params.is_number:
         return centre_weights(params, (t - p * f) / (f + s), shares.f)
@@ -190,7 +190,7 @@ def compute_cell_variances(
 ) -> Floats:
     """Return the variance of each cell's weight due to noise, ``(D, M)``: at most 2."""
     deviations = _compute_deviations(params, tables)
-    s = deviations + _LEAST
+    s = deviations + _MIN_SMOOTHING
     f, t = shares.f[:, np.newaxis], shares.t
     if params.is_number:
         return (deviations / (f + s)) ** 2
@@ -223,7 +223,7 @@ def _compute_deviations(params: PFDSParams, tables: PooledTables) -> Floats:
 
 TABLES = "tables"
 """The only question of a study with trust local."""
-_MOST_ROWS = 16
+_MAX_ROWS = 16
 """Largest accepted number of rows of one holder, as a multiple of all expected rows."""
 _WIDEST_NOISE = 64
 """Largest accepted noise, in scales: larger noise has probability e^-64."""
@@ -347,10 +347,10 @@ def check_tables(params: PFDSParams, attributes: Sequence[int], answer: Ints) ->
             f"their shape is {answer.shape}; the tables of this holder have {size} numbers"
         )
     noise = 0.0 if params.is_noiseless else _WIDEST_NOISE * _make_mechanism(params).scale
-    most = GRID * _MOST_ROWS * params.size + noise
-    if not (-noise <= int(answer.min()) and int(answer.max()) <= most):
+    max_count = GRID * _MAX_ROWS * params.size + noise
+    if not (-noise <= int(answer.min()) and int(answer.max()) <= max_count):
         raise _unusable_tables_error(
-            f"a count is larger than {_MOST_ROWS} times the expected number of rows, or further "
+            f"a count is larger than {_MAX_ROWS} times the expected number of rows, or further "
             "below 0 than noise can explain"
         )
 

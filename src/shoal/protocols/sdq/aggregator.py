@@ -376,14 +376,14 @@ class SDQAggregator(Aggregator[SDQAggregatorState]):
         member = self.sum_params.roster.find_position(sender)
         if member in counting.members:
             raise unexpected_message_error(sender, message)
-        counts, most = (
+        counts, max_count = (
             message.counts.expect("int64", counting.total.count),
             compute_value_limit(self.params.n_databases),
         )
-        if counts.size and not (-most <= int(counts.min()) and int(counts.max()) <= most):
+        if counts.size and not (-max_count <= int(counts.min()) and int(counts.max()) <= max_count):
             raise RemoteProtocolError(
                 "MSG-005",
-                f"{sender} sent a count larger than {most:,} in absolute value; the sum could "
+                f"{sender} sent a count larger than {max_count:,} in absolute value; the sum could "
                 "overflow.",
             )
         total = Array.from_values(_read_ints(counting.total) + counts)

@@ -392,7 +392,7 @@ class Committee:
                 None,
                 *parties,
             } - {member}:
-                return self._fail_broken_off(
+                return self._fail_computation(
                     state, sender, None if named is None else self.sum_params.roster.names[named]
                 ), ()
         raise unexpected_message_error(sender, message)
@@ -406,16 +406,14 @@ class Committee:
         if state.phase == "over" or now < state.deadline:
             return state, ()
         if state.phase == "keys":
-            least = count_parties(self.params, state.is_choice)
-            if len(state.keys) < least:
+            minimum = count_parties(self.params, state.is_choice)
+            if len(state.keys) < minimum:
                 return self._fail_too_few(
-                    state, len(state.keys), least, "keys for a joint computation"
+                    state, len(state.keys), minimum, "keys for a joint computation"
                 ), ()
             return self._publish_keys(state, now)
         if state.phase == "computing":
-            return self._fail_too_few(
-                state, len(state.said), len(state.keys), "what they chose"
-            ), ()
+            return self._fail_too_few(state, len(state.said), len(state.keys), "their results"), ()
         if len(state.dealt) < self.params.minimum:
             return self._fail_too_few(state, len(state.dealt), self.params.minimum, "scores"), ()
         return self._forward_scores(state, now)
@@ -469,16 +467,19 @@ class Committee:
         self, state: CommitteeState, now: datetime
     ) -> tuple[CommitteeState, Effects]:
         """Send to each party the boxes that all databases have sealed for it."""
-        dealt, deadline = sorted(state.dealt, key=lambda one: one.member), now + self.phase_timeout
+        dealt, deadline = (
+            sorted(state.dealt, key=lambda scores: scores.member),
+            now + self.phase_timeout,
+        )
         sends = []
         for i, party in enumerate(state.parties):
-            boxes = tuple(one.boxes[i].replace(member=one.member) for one in dealt)
+            boxes = tuple(scores.boxes[i].replace(member=scores.member) for scores in dealt)
             message = Contributions(study=self.sum_params.study, round=state.round, boxes=boxes)
             sends.append(Send(self.sum_params.roster.names[party], message))
         state = state.replace(
             phase="computing",
             deadline=deadline,
-            dealt=tuple(DealtScores(member=one.member) for one in dealt),
+            dealt=tuple(DealtScores(member=scores.member) for scores in dealt),
         )
         return state, (*sends, WakeAt(deadline))
 
@@ -486,7 +487,7 @@ class Committee:
         state, n = state.replace(said=(*state.said, said)), len(state.keys)
         if len(state.said) < n:
             return state
-        if len({one.position for one in state.said}) == 1:
+        if len({result.position for result in state.said}) == 1:
             return state.replace(phase="over", position=said.position)
         what = f"The {n} committee members report different results."
         return state.replace(
@@ -503,10 +504,10 @@ class Committee:
         why = "One of the two does not follow the protocol. Answers already sent are charged."
         return state.replace(phase="over", failed=RoundFailure(code="SDQ-003", what=what, why=why))
 
-    def _fail_broken_off(
+    def _fail_computation(
         self, state: CommitteeState, sender: str, named: str | None
     ) -> CommitteeState:
-        what = f"Round {state.round} failed: the joint computation of {sender} broke off"
+        what = f"Round {state.round} failed: the joint computation of {sender} failed"
         what += "." if named is None else f"; it reports an unusable message of {named}."
         why = (
             "Its process died, its machine went down, or its result was impossible."
@@ -520,18 +521,20 @@ class Committee:
             ),
         )
 
-    def _fail_too_few(self, state: CommitteeState, n: int, least: int, what: str) -> CommitteeState:
-        return state.replace(phase="over", failed=too_few_failure(state.round, n, least, what))
+    def _fail_too_few(
+        self, state: CommitteeState, n: int, minimum: int, what: str
+    ) -> CommitteeState:
+        return state.replace(phase="over", failed=too_few_failure(state.round, n, minimum, what))
 
     def _make_context(self, state: CommitteeState) -> RoundContext:
         return self.sum_params.make_context(state.round, state.query)
 
 
-def too_few_failure(number: int, n: int, least: int, what: str) -> RoundFailure:
+def too_few_failure(number: int, n: int, minimum: int, what: str) -> RoundFailure:
     """Return the failure of a round with too few answers."""
     return RoundFailure(
         code="SDQ-004",
-        what=f"Round {number} failed: {n} databases sent {what} in time; {least} are needed.",
+        what=f"Round {number} failed: {n} databases sent {what} in time; {minimum} are needed.",
         why="Answers already sent are charged, and the same question is not asked again.",
     )
 

@@ -27,7 +27,7 @@ MAX_REASON = 500
 """Most characters of the reason for which a study ends."""
 
 _MANY = 1 << 20
-_MOST = (1 << 23) + (1 << 10)
+_MAX_BYTES = (1 << 23) + (1 << 10)
 
 
 class SDQAsk(Message):
@@ -47,7 +47,7 @@ class Counts(Message):
 
     type_name: ClassVar[str] = "sdq.counts"
     spends: ClassVar[bool] = True
-    max_bytes: ClassVar[int] = _MOST
+    max_bytes: ClassVar[int] = _MAX_BYTES
 
     round: Natural
     counts: Array
@@ -116,7 +116,7 @@ class Contributions(Message):
     """All shares for one committee member, from all databases that sent scores in time."""
 
     type_name: ClassVar[str] = "sdq.contributions"
-    max_bytes: ClassVar[int] = _MOST
+    max_bytes: ClassVar[int] = _MAX_BYTES
 
     round: Natural
     boxes: tuple[SealedBox, ...]

@@ -136,13 +136,13 @@ class DecisionTree(ClassificationModel):
         n_classes
             Most classes with counts, the largest first; None for all.
         """
-        for name, value, least in (
+        for name, value, minimum in (
             ("max_depth", max_depth, 0),
             ("width", width, 1),
             ("n_classes", n_classes, 1),
         ):
             if value is not None:
-                _check_number(name, value, least)
+                _check_number(name, value, minimum)
         return render_text(self, max_depth, width, n_classes)
 
     def to_svg(self, max_nodes: int = 80) -> str:
@@ -168,12 +168,12 @@ class DecisionTree(ClassificationModel):
         }
 
 
-def _check_number(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+def _check_number(name: str, value: object, minimum: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
         raise UsageError(
             "USAGE-001",
-            f"{name} must be a whole number of at least {least}.",
-            fix=f"{name}={max(least, 3)}",
+            f"{name} must be a whole number of at least {minimum}.",
+            fix=f"{name}={max(minimum, 3)}",
         )
 
 
@@ -194,7 +194,9 @@ class _DecisionTreeDocument(Record):
     deviation: Annotated[list[_Spread], Field(min_length=2, max_length=2)] | None
 
     def make_model(self) -> DecisionTree:
-        schema = Schema([one.make_feature() for one in self.features], self.label.make_feature())
+        schema = Schema(
+            [feature.make_feature() for feature in self.features], self.label.make_feature()
+        )
         if any(feature.n_bins is None for feature in schema.features):
             raise invalid_model_error("a number has no bins")
         if not len(self.splits) == len(self.firsts) == len(self.counts) == len(self.chances):

@@ -1,8 +1,8 @@
-"""Naive Bayes from noisy tables; labelling of tree nodes.
+"""Naive Bayes from noisy tables.
 
 The learner ``naive-bayes`` asks for the table of every attribute with the label, in one secure sum.
-The tree learners of variant plus use the same estimates for small tables, and correct them by their
-joint table where its counts exceed the noise.
+The tree learners of variant plus use the same estimates for small tables (`level_tree`), and
+correct them by a joint table in the cells in which its counts exceed the noise (`back_off`).
 
 The constants were chosen by accuracy on development rows (three quarters of Nursery, Adult, Bank
 Marketing, Phishing Websites and a MOOC's drop-outs, and four random decision lists), one set for
@@ -19,12 +19,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from shoal.data.schema import Schema
 from shoal.privacy.events import Event
 from shoal.privacy.rounding import compute_share
 from shoal.protocols.additive_model import AdditiveModel
 from shoal.protocols.sdq.counting import count_table
-from shoal.protocols.sdq.model import DecisionTree
 from shoal.protocols.sdq.noise import compute_deviation, price_sum
 from shoal.protocols.sdq.params import CellTable, Ints, SDQParams
 from shoal.protocols.sdq.script import (
@@ -38,7 +36,7 @@ from shoal.protocols.sdq.script import (
 
 Floats = npt.NDArray[np.float64]
 
-_STRENGTH = 4.0
+_PRIOR_STRENGTH = 4.0
 """Weight of a cell's prior in rows, in standard deviations of the cell's noise."""
 _SMOOTHING = 1.0
 """Rows that are added to each count of a small table, in standard deviations of its noise."""
@@ -61,18 +59,18 @@ def estimate_class_shares(noisy_counts: Floats, deviation: float) -> Floats:
 def estimate_likelihoods(noisy_counts: Floats, deviation: float) -> Floats:
     """Return P(cell | class) of an attribute's noisy counts, both ``(cells, L)``; none is zero."""
     smooth = np.maximum(noisy_counts, 0) + _SMOOTHING * clamp_deviation(deviation)
-    given: Floats = smooth / smooth.sum(axis=0)
-    return given
+    likelihoods: Floats = smooth / smooth.sum(axis=0)
+    return likelihoods
 
 
-def compute_naive_bayes(shares: Floats, given: Sequence[Floats]) -> Floats:
+def compute_naive_bayes(shares: Floats, likelihoods: Sequence[Floats]) -> Floats:
     """Return the class probabilities in each joint cell of some attributes, ``(cells, L)``.
 
     The last attribute varies fastest.
     """
     logs = np.log(shares)[np.newaxis, :]
-    for one in given:
-        logs = (logs[:, np.newaxis, :] + np.log(one)).reshape(-1, len(shares))
+    for table in likelihoods:
+        logs = (logs[:, np.newaxis, :] + np.log(table)).reshape(-1, len(shares))
     odds = np.exp(logs - logs.max(axis=1, keepdims=True))
     chances: Floats = odds / odds.sum(axis=1, keepdims=True)
     return chances
@@ -110,82 +108,11 @@ def back_off(noisy_counts: Floats, prior: Floats, deviation: float) -> Floats:
     array([[0.55, 0.45],
            [0.2 , 0.8 ]])
     """
-    weighed = np.maximum(noisy_counts, 0) + _STRENGTH * clamp_deviation(deviation) * prior
-    chances: Floats = weighed / weighed.sum(axis=1, keepdims=True)
+    weighted_counts = (
+        np.maximum(noisy_counts, 0) + _PRIOR_STRENGTH * clamp_deviation(deviation) * prior
+    )
+    chances: Floats = weighted_counts / weighted_counts.sum(axis=1, keepdims=True)
     return chances
-
-
-def build_level_tree(
-    schema: Schema,
-    attributes: Sequence[int],
-    joint: Floats,
-    deviation: float,
-    shares: Floats,
-    given: Sequence[Floats],
-) -> DecisionTree:
-    """Build the tree that splits on one attribute at each level.
-
-    Every node is labelled by its noisy counts and naive Bayes.
-
-    Parameters
-    ----------
-    schema, attributes
-        The features, and those that are split on, from the root down.
-    joint
-        ``(cells, L)`` noisy counts in the joint cells of the attributes.
-    deviation
-        Standard deviation of the noise on each of them.
-    shares, given
-        Shares of the classes, and P(cell | class) of each of the attributes.
-    """
-    arities = list_arities(schema, attributes)
-    n_cells, n_classes = joint.shape
-    counts, chances = [], []
-    for level in range(len(arities) + 1):
-        n_nodes = math.prod(arities[:level])
-        counts.append(joint.reshape(n_nodes, -1, n_classes).sum(axis=1))
-        chances.append(
-            back_off(
-                counts[-1],
-                compute_naive_bayes(shares, given[:level]),
-                deviation * math.sqrt(n_cells / n_nodes),
-            )
-        )
-    noise = (deviation, deviation * math.sqrt(n_cells))
-    return _build_complete_tree(
-        schema, attributes, np.concatenate(counts), np.concatenate(chances), noise
-    )
-
-
-def build_naive_tree(
-    schema: Schema, attributes: Sequence[int], shares: Floats, given: Sequence[Floats]
-) -> DecisionTree:
-    """Build the same tree from naive Bayes alone; its nodes have no counts."""
-    chances = np.concatenate(
-        [compute_naive_bayes(shares, given[:level]) for level in range(len(attributes) + 1)]
-    )
-    return _build_complete_tree(schema, attributes, np.full(chances.shape, np.nan), chances)
-
-
-def list_arities(schema: Schema, attributes: Sequence[int]) -> list[int]:
-    """List the numbers of cells of some attributes."""
-    return [schema.features[attribute].n_bins or 1 for attribute in attributes]
-
-
-def _build_complete_tree(
-    schema: Schema,
-    attributes: Sequence[int],
-    counts: Floats,
-    chances: Floats,
-    deviation: tuple[float, float] | None = None,
-) -> DecisionTree:
-    """Build the tree of nodes in breadth-first order; a level splits on one attribute."""
-    arities = [*list_arities(schema, attributes), 0]
-    sizes = [math.prod(arities[:level]) for level in range(len(arities))]
-    splits = np.repeat([*attributes, -1], sizes)
-    children = np.repeat(arities, sizes)
-    firsts = np.where(splits >= 0, 1 + np.cumsum(children) - children, -1)
-    return DecisionTree(schema, splits, firsts, counts, chances, deviation)
 
 
 TABLES = "tables"
@@ -286,6 +213,6 @@ class SDQNaiveBayesScript(SDQScript):
         return state.replace(step=state.step + 1)
 
     def build_model(self, state: SDQScriptState, answers: Answers) -> AdditiveModel:
-        shares, given = read_tables(self.params, answers[0], self._epsilon)
-        scores = tuple(np.log(one / (one @ shares)[:, np.newaxis]).T for one in given)
+        shares, likelihoods = read_tables(self.params, answers[0], self._epsilon)
+        scores = tuple(np.log(table / (table @ shares)[:, np.newaxis]).T for table in likelihoods)
         return AdditiveModel(self.params.schema, shares, scores)

@@ -115,7 +115,10 @@ def draw_summed_noise(
 
 
 def _count_shares(params: SDQParams, n_answering: int) -> int:
-    """Return the number of noise shares in a sum: one per database, or two if two are selected."""
+    """Return the number of whole noise shares in a sum: one for each database that answers.
+
+    It is 1 if two databases are selected: one adds and the other subtracts a side of one share.
+    """
     return 1 if params.noise == "two-selected" else n_answering
 
 

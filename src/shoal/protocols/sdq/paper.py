@@ -4,7 +4,8 @@ A tree learner that splits by information gain of noisy counts. For the nodes of
 two questions, each about all nodes together:
 
 ``sizes/l``
-    The rows of each node. If noise would exceed the counts of a split, the node is a leaf.
+    The rows of each node. If the noise would be larger than the counts after a split, the node is
+    a leaf.
 ``answers/l``
     For a leaf, its rows of each class. For other nodes, for each cell of each remaining attribute,
     its rows and its rows of each class.
@@ -72,14 +73,14 @@ class LevelTables:
     n_rows: int
 
     @property
-    def is_left(self) -> Bools:
+    def is_available(self) -> Bools:
         """Which attributes are asked about at which node, ``(n_nodes, k)``."""
         return self.first_rows >= 0
 
     @property
     def starts(self) -> Ints:
         """The first row of each node's tables, ``(n_nodes,)``."""
-        starts: Ints = np.min(self.first_rows, axis=1, where=self.is_left, initial=self.n_rows)
+        starts: Ints = np.min(self.first_rows, axis=1, where=self.is_available, initial=self.n_rows)
         return starts
 
 
@@ -111,7 +112,7 @@ class GrowthLevel:
         return int(self.paths.shape[1])
 
     @property
-    def n_left(self) -> int:
+    def n_available(self) -> int:
         """Number of remaining attributes, the same at every node."""
         return len(self.arities) - self.depth
 
@@ -120,8 +121,8 @@ class GrowthLevel:
         """The largest remaining arity at each node, ``(n,)``; an attribute must remain."""
         # A path contains at most all attributes but one.
         top = np.argsort(-self.arities, kind="stable")[: self.depth + 1]
-        is_left = ~(self.paths[:, np.newaxis, :] == top[:, np.newaxis]).any(axis=2)
-        widest: Ints = self.arities[top[np.argmax(is_left, axis=1)]]
+        is_available = ~(self.paths[:, np.newaxis, :] == top[:, np.newaxis]).any(axis=2)
+        widest: Ints = self.arities[top[np.argmax(is_available, axis=1)]]
         return widest
 
     def allow_splits(self, wanted: Bools) -> Bools:
@@ -135,18 +136,20 @@ class GrowthLevel:
             np.where(wanted, n_rows * (1 + self.n_classes) - self.n_classes, 0)
         )
         children = np.cumsum(np.where(wanted, self.largest_arities, 0))
-        may: Bools = (
+        is_allowed: Bools = (
             wanted & (n_counts <= MAX_COUNTS) & (self.start + len(self) + children <= MAX_NODES)
         )
-        return may
+        return is_allowed
 
     def lay_out_tables(self, is_split: Bools) -> LevelTables:
         """Return the layout of the tables of the nodes that are split."""
         paths = self.paths[is_split]
-        is_left = np.ones((len(paths), len(self.arities)), np.bool_)
-        np.put_along_axis(is_left, paths, False, axis=1)
-        ends = np.cumsum(np.where(is_left, self.arities, 0)).reshape(is_left.shape)
-        return LevelTables(np.where(is_left, ends - self.arities, -1), int(ends.max(initial=0)))
+        is_available = np.ones((len(paths), len(self.arities)), np.bool_)
+        np.put_along_axis(is_available, paths, False, axis=1)
+        ends = np.cumsum(np.where(is_available, self.arities, 0)).reshape(is_available.shape)
+        return LevelTables(
+            np.where(is_available, ends - self.arities, -1), int(ends.max(initial=0))
+        )
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,7 @@ class GrowingTree:
 
     levels: tuple[GrowthLevel, ...]
     splits: Ints
-    firsts: Ints
+    first_children: Ints
 
     @property
     def open_level(self) -> GrowthLevel:
@@ -203,8 +206,8 @@ def grow_tree(
         levels.append(_grow_next_level(levels[-1], chosen, depth))
     splits = np.concatenate([chosen, np.full(len(levels[-1]), -1)])
     n_children = np.where(splits >= 0, sizes[splits], 0)
-    firsts = np.where(splits >= 0, 1 + np.cumsum(n_children) - n_children, -1)
-    return GrowingTree(tuple(levels), splits, firsts)
+    first_children = np.where(splits >= 0, 1 + np.cumsum(n_children) - n_children, -1)
+    return GrowingTree(tuple(levels), splits, first_children)
 
 
 def _grow_next_level(level: GrowthLevel, choices: Ints, depth: int) -> GrowthLevel:
@@ -409,9 +412,9 @@ class SDQPaperScript(SDQScript):
         if is_split.any():
             tables = growth.open_level.lay_out_tables(is_split)
             gains = np.full(tables.first_rows.shape, -np.inf)
-            gains[tables.is_left] = np.add.reduceat(
+            gains[tables.is_available] = np.add.reduceat(
                 _compute_purity(self._split_answer(answer, is_split)[1]),
-                tables.first_rows[tables.is_left],
+                tables.first_rows[tables.is_available],
             )
             best = gains.max(axis=1, keepdims=True)
             choices[is_split] = np.argmax(gains >= best - _TIE * (1 - best), axis=1)
@@ -430,7 +433,7 @@ class SDQPaperScript(SDQScript):
                 # their mean has the least noise.
                 nodes[is_split] = (
                     np.add.reduceat(rows[:, 1:], level.lay_out_tables(is_split).starts)
-                    / level.n_left
+                    / level.n_available
                 )
         deviation = (
             self._deviation,
@@ -439,7 +442,7 @@ class SDQPaperScript(SDQScript):
         return DecisionTree(
             self.params.schema,
             growth.splits,
-            growth.firsts,
+            growth.first_children,
             counts,
             _compute_chances(growth, counts),
             deviation,
@@ -461,7 +464,9 @@ class SDQPaperScript(SDQScript):
 def _find_open_nodes(growth: GrowingTree, table: CellTable, wanted: Bools) -> Ints:
     """Return the wanted open node of each row, ``(n,)``, counted among these; -1 for none."""
     places = np.where(wanted, np.cumsum(wanted) - 1, -1)
-    position = find_nodes(table.cells, growth.splits, growth.firsts) - growth.open_level.start
+    position = (
+        find_nodes(table.cells, growth.splits, growth.first_children) - growth.open_level.start
+    )
     return np.where(position >= 0, places[np.maximum(position, 0)], -1)
 
 

@@ -39,12 +39,11 @@ import numpy as np
 from shoal.privacy.events import Event
 from shoal.privacy.rounding import compute_share
 from shoal.protocols.sdq.counting import compute_local_scores, count_table
+from shoal.protocols.sdq.level_tree import build_level_tree, build_naive_tree
 from shoal.protocols.sdq.model import DecisionTree
 from shoal.protocols.sdq.naive_bayes import (
     TABLES,
     Floats,
-    build_level_tree,
-    build_naive_tree,
     clamp_deviation,
     estimate_class_shares,
     estimate_marginal_likelihoods,
@@ -64,12 +63,18 @@ from shoal.protocols.sdq.script import (
     impossible_state_error,
 )
 
-_FOR_CHOICES = Fraction(35, 100)
+_CHOICE_BUDGET_SHARE = Fraction(35, 100)
 """Share of the budget for all choices together."""
-_ROWS_OF_A_CELL = 3.4
-"""Average rows of a joint cell, all classes, in standard deviations of the noise on one count."""
-_LEVELS_SPARED = 0.4
-"""Number of levels fewer than would fill the cells: fewer choices are more reliable."""
+_MIN_ROWS_PER_CELL = 3.4
+"""Smallest average number of rows of a joint cell, all classes.
+
+The unit is the standard deviation of the noise on one count.
+"""
+_LEVEL_MARGIN = 0.4
+"""Subtracted from the number of levels that would fill the cells.
+
+Fewer choices are more reliable.
+"""
 
 
 def compute_max_cells(params: SDQParams, epsilon: float) -> int:
@@ -83,7 +88,7 @@ def compute_max_cells(params: SDQParams, epsilon: float) -> int:
     learned, and at most the counts of a round.
     """
     worthwhile = int(
-        params.size / (_ROWS_OF_A_CELL * clamp_deviation(compute_deviation(params, epsilon)))
+        params.size / (_MIN_ROWS_PER_CELL * clamp_deviation(compute_deviation(params, epsilon)))
     )
     return min(
         max(worthwhile, min(_list_useful_arities(params), default=1)),
@@ -149,7 +154,7 @@ class SDQPlusScript(SDQScript):
 
     def __init__(self, params: SDQParams) -> None:
         super().__init__(params)
-        self.n_cells = compute_max_cells(params, self._share_epsilon(1 - _FOR_CHOICES))
+        self.n_cells = compute_max_cells(params, self._share_epsilon(1 - _CHOICE_BUDGET_SHARE))
         self.n_levels = self._compute_max_levels()
         self.n_choices = self._count_max_choices()
 
@@ -171,7 +176,7 @@ class SDQPlusScript(SDQScript):
             min(
                 self.params.depth,
                 len(arities),
-                int(math.log(self.n_cells) / level - _LEVELS_SPARED),
+                int(math.log(self.n_cells) / level - _LEVEL_MARGIN),
             ),
         )
 
@@ -193,11 +198,11 @@ class SDQPlusScript(SDQScript):
 
     @property
     def _choice_epsilon(self) -> float:
-        return self._share_epsilon(_FOR_CHOICES / self.n_levels)
+        return self._share_epsilon(_CHOICE_BUDGET_SHARE / self.n_levels)
 
     @property
     def _table_epsilon(self) -> float:
-        return self._share_epsilon(1 - self.n_choices * _FOR_CHOICES / self.n_levels)
+        return self._share_epsilon(1 - self.n_choices * _CHOICE_BUDGET_SHARE / self.n_levels)
 
     @cached_property
     def prices(self) -> Mapping[str, Event]:
@@ -278,28 +283,29 @@ class SDQPlusScript(SDQScript):
         joint = answers[-1].reshape(-1, self.params.n_classes).astype(np.float64)
         deviation = compute_deviation(self.params, self._table_epsilon)
         shares = estimate_class_shares(joint.sum(axis=0), deviation * math.sqrt(len(joint)))
-        given = estimate_marginal_likelihoods(
+        likelihoods = estimate_marginal_likelihoods(
             joint, [self.params.arities[attribute] for attribute in path], deviation
         )
-        return build_level_tree(self.params.schema, path, joint, deviation, shares, given)
+        return build_level_tree(self.params.schema, path, joint, deviation, shares, likelihoods)
 
 
-_FOR_TABLES = Fraction(1, 2)
-_ROWS_OF_A_COUNT = 20.0
+_TABLES_BUDGET_SHARE = Fraction(1, 2)
+"""Share of the budget for the tables of single attributes, if there is a joint table too."""
+_MIN_ROWS_PER_COUNT = 20.0
 """Average rows of a count of a table, in standard deviations of its noise, above which a joint
 table is worth its cost.
 """
-_MOST_LEAVES = 1 << 14
+_MAX_LEAVES = 1 << 14
 """Leaves of a tree of naive Bayes alone; its cells cost no budget."""
 
 
-def compute_information(shares: Floats, given: Floats) -> float:
+def compute_information(shares: Floats, likelihoods: Floats) -> float:
     """Return the mutual information of an attribute and the class, in nats.
 
     It is computed from the shares of the classes, ``(L,)``, and P(cell | class), ``(cells, L)``.
     """
-    joint = given * shares
-    return float((joint * np.log(given / joint.sum(axis=1, keepdims=True))).sum())
+    joint = likelihoods * shares
+    return float((joint * np.log(likelihoods / joint.sum(axis=1, keepdims=True))).sum())
 
 
 class SDQRankedScript(SDQScript):
@@ -335,13 +341,15 @@ class SDQRankedScript(SDQScript):
         super().__init__(params)
         n_tables = len(params.arities)
         rows = params.size * n_tables / (sum(params.arities) * params.n_classes)
-        self.has_table = rows >= _ROWS_OF_A_COUNT * clamp_deviation(
+        self.has_table = rows >= _MIN_ROWS_PER_COUNT * clamp_deviation(
             compute_deviation(params, self._share_epsilon(Fraction(1)), n_tables)
         )
-        self.epsilon_tables = self._share_epsilon(_FOR_TABLES if self.has_table else Fraction(1))
-        self.epsilon_table = self._share_epsilon(1 - _FOR_TABLES)
+        self.epsilon_tables = self._share_epsilon(
+            _TABLES_BUDGET_SHARE if self.has_table else Fraction(1)
+        )
+        self.epsilon_table = self._share_epsilon(1 - _TABLES_BUDGET_SHARE)
         self.n_cells = (
-            compute_max_cells(params, self.epsilon_table) if self.has_table else _MOST_LEAVES
+            compute_max_cells(params, self.epsilon_table) if self.has_table else _MAX_LEAVES
         )
 
     def _share_epsilon(self, part: Fraction) -> float:
@@ -398,16 +406,16 @@ class SDQRankedScript(SDQScript):
         return state.replace(step=state.step + 1, choices=choices)
 
     def _rank_attributes(self, answers: Answers) -> tuple[int, ...]:
-        shares, given = read_tables(self.params, answers[0], self.epsilon_tables)
-        worth = [compute_information(shares, one) for one in given]
+        shares, likelihoods = read_tables(self.params, answers[0], self.epsilon_tables)
+        information = [compute_information(shares, table) for table in likelihoods]
         path: tuple[int, ...] = ()
         while left := list_candidates(self.params, path, self.n_cells):
-            path = (*path, max(left, key=worth.__getitem__))
+            path = (*path, max(left, key=information.__getitem__))
         return path
 
     def build_model(self, state: SDQScriptState, answers: Answers) -> DecisionTree:
-        shares, given = read_tables(self.params, answers[0], self.epsilon_tables)
-        chosen = [given[attribute] for attribute in state.choices]
+        shares, likelihoods = read_tables(self.params, answers[0], self.epsilon_tables)
+        chosen = [likelihoods[attribute] for attribute in state.choices]
         if not self.has_table:
             return build_naive_tree(self.params.schema, state.choices, shares, chosen)
         joint = answers[1].reshape(-1, self.params.n_classes).astype(np.float64)

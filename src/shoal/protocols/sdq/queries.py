@@ -26,7 +26,7 @@ from shoal.text import escape_text
 
 MAX_CELLS = 100_000
 """Most cells of one query's table."""
-_MOST_NAMED = 12
+_MAX_NAMED = 12
 
 
 class QueryCondition(Record):
@@ -289,8 +289,8 @@ def _check_query(params: SDQParams, query_rules: QueryRules, query: SDQQuery, nu
 
 def format_names(names: Sequence[str]) -> str:
     """Join names with commas; only the first ones of a long list."""
-    return ", ".join(map(escape_text, names[:_MOST_NAMED])) + (
-        ", ..." if len(names) > _MOST_NAMED else ""
+    return ", ".join(map(escape_text, names[:_MAX_NAMED])) + (
+        ", ..." if len(names) > _MAX_NAMED else ""
     )
 
 

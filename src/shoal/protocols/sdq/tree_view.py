@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from shoal.protocols.sdq.model import DecisionTree
 
 
-def format_counts(classes: Sequence[str], counts: Sequence[float], most: int | None = 3) -> str:
+def format_counts(
+    classes: Sequence[str], counts: Sequence[float], max_classes: int | None = 3
+) -> str:
     """Format noisy counts, rounded; an empty string if they are unknown.
 
-    With more than ``most`` classes only the largest counts are listed.
+    With more than ``max_classes`` classes only the largest counts are listed.
 
     Examples
     --------
@@ -35,9 +37,9 @@ def format_counts(classes: Sequence[str], counts: Sequence[float], most: int | N
     if np.isnan(counts).any():
         return ""
     order = list(range(len(classes)))
-    is_cut = most is not None and len(classes) > most
+    is_cut = max_classes is not None and len(classes) > max_classes
     if is_cut:
-        order = sorted(order, key=lambda i: -counts[i])[:most]
+        order = sorted(order, key=lambda i: -counts[i])[:max_classes]
     listed = ", ".join(f"{classes[i]} {round(counts[i])}" for i in order)
     return f"{listed}, …" if is_cut else listed
 
@@ -176,15 +178,15 @@ def _select_children(tree: DecisionTree, max_nodes: int) -> dict[int, Sequence[i
 
     The children are empty if the next level is not visible; a level is complete or absent.
     """
-    found: dict[int, Sequence[int]] = {}
+    children: dict[int, Sequence[int]] = {}
     level, n_shown = [0], 1
     while level:
         below = [child for node in level for child in tree.children(node)]
         n_shown += len(below)
         fits = n_shown <= max_nodes
-        found |= {node: tree.children(node) if fits else () for node in level}
+        children |= {node: tree.children(node) if fits else () for node in level}
         level = below if fits else []
-    return found
+    return children
 
 
 def _lay_out(children: dict[int, Sequence[int]]) -> tuple[dict[int, int], dict[int, float]]:
@@ -251,8 +253,8 @@ def _draw_box(tree: DecisionTree, node: int, depth: int, height: float, is_cut: 
 
 def _fit_counts(tree: DecisionTree, node: int, room: float) -> str:
     """Return the noisy counts of the classes that fit; a number is never cut."""
-    for most in (3, 2, 1):
-        text = format_counts(_list_class_names(tree), tree.counts[node], most)
+    for max_classes in (3, 2, 1):
+        text = format_counts(_list_class_names(tree), tree.counts[node], max_classes)
         if _measure_width(text, _THIN * _SMALL) <= room:
             return text
     return "…"

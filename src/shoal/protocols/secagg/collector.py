@@ -299,7 +299,7 @@ class SumCollector:
             state.present_members,
             state.rows,
         )
-        found: dict[str, object]
+        changes: dict[str, object]
         message: Message
         match state.phase:
             case "keys":
@@ -309,20 +309,20 @@ class SumCollector:
                     members=present,
                     entries=b"".join(rows[member][0] for member in present),
                 )
-                found = {
+                changes = {
                     "listed": message,
                     "digest": digest_key_list(self._make_context(state), read_keys(message)),
                     "expected": present,
                 }
             case "shares":
-                found = {
+                changes = {
                     "dealers": present,
                     "commitments": tuple(rows[dealer][1] for dealer in present),
                     "expected": present,
                 }
             case "masked":
                 message = SumSurvivors(study=study, round=number, survivors=present)
-                found = {"survivors": present, "expected": present}
+                changes = {"survivors": present, "expected": present}
             case "agreed":
                 signatures = b"".join(rows[member][0] for member in present)
                 message = SumAgreement(
@@ -332,14 +332,14 @@ class SumCollector:
                     signers=present,
                     signatures=signatures,
                 )
-                found = {}
+                changes = {}
             case _:
                 return self._open_sum(state), ()
         sends = (
             self._forward_shares(state) if state.phase == "shares" else (Send(EVERYONE, message),)
         )
         phase, deadline = _PHASES[_PHASES.index(state.phase) + 1], now + self.phase_timeout
-        return state.replace(phase=phase, deadline=deadline, came=(), **found), (
+        return state.replace(phase=phase, deadline=deadline, came=(), **changes), (
             *sends,
             WakeAt(deadline),
         )

@@ -294,8 +294,8 @@ class SumMember:
             raise _collector_error(
                 f"The list of keys of round {state.round} contains wrong keys of this member."
             )
-        for member, one in keys.items():
-            check_public_keys(one, member)
+        for member, key in keys.items():
+            check_public_keys(key, member)
         dealing = share_keys(
             state.secrets, context, self.me, keys, self.sum_params.threshold, entropy
         )

@@ -19,7 +19,7 @@ _TOLERANCE = 0.02
 """Share of a step by which a value may exceed a round number without widening the axis."""
 _MAX_DECADES = 2.5
 """Powers of ten from which an axis has ticks only at these."""
-_MOST_LOG_TICKS = 9
+_MAX_LOG_TICKS = 9
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,9 @@ def list_log_ticks(low: float, high: float) -> tuple[float, ...]:
     span = math.log10(high / low)
     factors = (1.0,) if span > _MAX_DECADES else (1.0, 2.0, 5.0)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    found = [round(factor * 10.0**decade, 12) for decade in decades for factor in factors]
-    inside = [tick for tick in found if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
-    every = -(-len(inside) // _MOST_LOG_TICKS) or 1
+    ticks = [round(factor * 10.0**decade, 12) for decade in decades for factor in factors]
+    inside = [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+    every = -(-len(inside) // _MAX_LOG_TICKS) or 1
     return tuple(inside[::every])
 
 
@@ -175,7 +175,7 @@ LineStyle = Literal["solid", "dashed", "dotted"]
 _DASHES = {"solid": None, "dashed": "6 4", "dotted": "1.5 3.5"}
 _LETTER_WIDTH = 0.56
 """Average width of a letter, relative to the font size."""
-_MOST_LETTERS = 500
+_MAX_LETTERS = 500
 _SWATCH, _GAP, _ROW = 20.0, 14.0, 17.0
 
 
@@ -267,7 +267,7 @@ def estimate_text_width(text: str, size: float = FONT) -> float:
 
 def fit_text(text: str, room: float, size: float = FONT) -> str:
     """Return a text, cut if it is wider than `room`."""
-    text, is_whole = text[:_MOST_LETTERS], len(text) <= _MOST_LETTERS
+    text, is_whole = text[:_MAX_LETTERS], len(text) <= _MAX_LETTERS
     if is_whole and estimate_text_width(text, size) <= room:
         return text
     columns, kept = int(room / (_LETTER_WIDTH * size)) - 1, 0

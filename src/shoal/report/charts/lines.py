@@ -32,7 +32,7 @@ from shoal.report.html import Markup, tag
 
 _PLOT, _SQUARE_PLOT = 190.0, 220.0
 """Height of a plot, and of one with a diagonal."""
-_MOST_DOTS = 40
+_MAX_DOTS = 40
 
 
 @dataclass(frozen=True)
@@ -132,20 +132,20 @@ def draw_curves(
     overlays = overlays or Overlays()
     marks, unbounded, diagonal = overlays.marks, overlays.unbounded, overlays.diagonal
     height = _SQUARE_PLOT if diagonal else _PLOT
-    keys = [LegendKey(one.name, one.colour, one.style) for one in series if one.name]
+    keys = [LegendKey(curve.name, curve.colour, curve.style) for curve in series if curve.name]
     keys += [LegendKey(level.name, level.colour, level.style) for level in reference_lines]
     keys += [LegendKey(diagonal, AXIS, "dotted")] if diagonal else []
     parts, top = draw_legend(keys, 0)
     top += 24
-    heights = [v for one in series for _, v in one.points] + [
+    heights = [v for curve in series for _, v in curve.points] + [
         level.value for level in reference_lines
     ]
-    heights += [edge for one in series for pair in one.band or () for edge in pair]
+    heights += [edge for curve in series for pair in curve.band or () for edge in pair]
     up = make_scale(y, heights, top + height, top)
     left = max(estimate_text_width(text) for text in format_ticks(up.ticks, y)) + 10
     across = make_scale(
         x,
-        [v for one in series for v, _ in one.points] + [mark.position for mark in marks],
+        [v for curve in series for v, _ in curve.points] + [mark.position for mark in marks],
         left,
         WIDTH - 16,
     )
@@ -194,12 +194,12 @@ def draw_curves(
         for level in reference_lines
     ]
     parts += [
-        _draw_band(one, across, up)
-        for one in series
-        if one.band and len(one.points) > 1 and not one.has_whiskers
+        _draw_band(curve, across, up)
+        for curve in series
+        if curve.band and len(curve.points) > 1 and not curve.has_whiskers
     ]
-    for one in series:
-        parts += [_draw_curve(one, across, up), *_draw_dots(one, across, up)]
+    for curve in series:
+        parts += [_draw_curve(curve, across, up), *_draw_dots(curve, across, up)]
     return draw_chart(title, description, top + height + 44, parts)
 
 
@@ -230,28 +230,28 @@ def _draw_region(region: UnboundedRegion, across: Scale, up: Scale) -> list[Mark
     ]
 
 
-def _draw_band(one: Curve, across: Scale, up: Scale) -> Markup:
-    band = one.band or ()
+def _draw_band(curve: Curve, across: Scale, up: Scale) -> Markup:
+    band = curve.band or ()
     upper = [
         f"{across.to_position(x):.1f},{up.to_position(high):.1f}"
-        for (x, _), (_, high) in zip(one.points, band, strict=True)
+        for (x, _), (_, high) in zip(curve.points, band, strict=True)
     ]
     lower = [
         f"{across.to_position(x):.1f},{up.to_position(low):.1f}"
-        for (x, _), (low, _) in zip(one.points, band, strict=True)
+        for (x, _), (low, _) in zip(curve.points, band, strict=True)
     ]
     return tag(
         "polygon",
         points=" ".join([*upper, *reversed(lower)]),
-        fill=one.colour,
+        fill=curve.colour,
         fill_opacity=0.16,
         stroke="none",
     )
 
 
-def _draw_curve(one: Curve, across: Scale, up: Scale) -> Markup:
-    places = [(across.to_position(x), up.to_position(y)) for x, y in one.points]
-    if one.is_step:
+def _draw_curve(curve: Curve, across: Scale, up: Scale) -> Markup:
+    places = [(across.to_position(x), up.to_position(y)) for x, y in curve.points]
+    if curve.is_step:
         places = places[:1] + [
             corner for (_, y), (x, to_y) in pairwise(places) for corner in ((x, y), (x, to_y))
         ]
@@ -259,22 +259,22 @@ def _draw_curve(one: Curve, across: Scale, up: Scale) -> Markup:
         "polyline",
         points=" ".join(f"{x:.1f},{y:.1f}" for x, y in places),
         fill="none",
-        stroke=one.colour,
+        stroke=curve.colour,
         stroke_width=2.2,
-        stroke_dasharray=get_dash_pattern(one.style),
+        stroke_dasharray=get_dash_pattern(curve.style),
         stroke_linejoin="round",
     )
 
 
-def _draw_dots(one: Curve, across: Scale, up: Scale) -> list[Markup]:
+def _draw_dots(curve: Curve, across: Scale, up: Scale) -> list[Markup]:
     """Draw a dot for each of few points, with a whisker if a single point has a band."""
-    if len(one.points) > _MOST_DOTS or one.is_step:
+    if len(curve.points) > _MAX_DOTS or curve.is_step:
         return []
     parts = []
-    for i, (x, y) in enumerate(one.points):
-        is_hollow = i >= len(one.points) - one.n_hollow
-        if one.band and (one.has_whiskers or len(one.points) == 1):
-            low, high = one.band[i]
+    for i, (x, y) in enumerate(curve.points):
+        is_hollow = i >= len(curve.points) - curve.n_hollow
+        if curve.band and (curve.has_whiskers or len(curve.points) == 1):
+            low, high = curve.band[i]
             parts.append(
                 draw_line(
                     (
@@ -283,7 +283,7 @@ def _draw_dots(one: Curve, across: Scale, up: Scale) -> list[Markup]:
                         across.to_position(x),
                         up.to_position(high),
                     ),
-                    one.colour,
+                    curve.colour,
                     thickness=1.6,
                 )
             )
@@ -293,9 +293,9 @@ def _draw_dots(one: Curve, across: Scale, up: Scale) -> list[Markup]:
                 cx=across.to_position(x),
                 cy=up.to_position(y),
                 r=3.6,
-                fill="#ffffff" if is_hollow else one.colour,
+                fill="#ffffff" if is_hollow else curve.colour,
                 class_="open" if is_hollow else None,
-                stroke=one.colour if is_hollow else None,
+                stroke=curve.colour if is_hollow else None,
                 stroke_width=1.8 if is_hollow else None,
             )
         )

@@ -49,7 +49,7 @@ def make_comparison_section(document: ComparisonDocument) -> Section:
     if document.left_out:
         body += [
             make_paragraph("Excluded:"),
-            make_bullets(f"{one.name}: {one.why}" for one in document.left_out),
+            make_bullets(f"{entry.name}: {entry.why}" for entry in document.left_out),
         ]
     return Section("comparison", "Comparison of protocols", lead, join(body))
 
@@ -60,10 +60,13 @@ def _describe_best(document: ComparisonDocument) -> Markup:
     best = max(document.entries, key=lambda entry: sign * entry.scores[measure].value)
     baselines = [
         join(
-            [f"; {BASELINES.get(key, (key, 'dashed'))[0]} ", format_exact(measure, found[measure])]
+            [
+                f"; {BASELINES.get(key, (key, 'dashed'))[0]} ",
+                format_exact(measure, measures[measure]),
+            ]
         )
-        for key, found in document.yardsticks.items()
-        if measure in found
+        for key, measures in document.yardsticks.items()
+        if measure in measures
     ]
     free = document.yardsticks.get("without_privacy", {}).get(measure)
     above = (
@@ -98,9 +101,9 @@ def _draw_chart(document: ComparisonDocument) -> Markup:
         for entry in document.entries
     ]
     levels = [
-        _make_reference_line(key, found[measure])
-        for key, found in document.yardsticks.items()
-        if measure in found
+        _make_reference_line(key, measures[measure])
+        for key, measures in document.yardsticks.items()
+        if measure in measures
     ]
     chart = draw_intervals(
         f"{get_measure_name(measure)} of {len(rows)} alternatives on the same rows",

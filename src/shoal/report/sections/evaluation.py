@@ -52,7 +52,7 @@ from shoal.simulation.sweep import format_settings, format_value
 _INTERVAL_NOTE = (
     "the band is the 95 % interval of the mean over runs (Student's t); a single run has none"
 )
-_MOST_TICKS = 7
+_MAX_TICKS = 7
 
 
 @dataclass
@@ -108,13 +108,13 @@ def _make_group_key(view: RunView, point: RunPoint, guarantee: StatedGuarantee) 
 
 
 def _is_curve(group: Iterable[_SweepSeries], n_views: int) -> bool:
-    points = [one for series in group for one in series.points]
+    points = [point for series in group for point in series.points]
     n_runs = len({id(view) for _, _, view in points})
     return len({x for x, _, _ in points}) > 1 and (n_views == 1 or n_runs > 1)
 
 
 def _draw_privacy_charts(group: Sequence[_SweepSeries]) -> Iterator[Markup]:
-    points = [one for series in group for one in series.points]
+    points = [pair for series in group for pair in series.points]
     first = points[0][1].total
     assert first is not None, "points without a guarantee are left out"
     ticks = sorted({x for x, _, _ in points})
@@ -127,7 +127,7 @@ def _draw_privacy_charts(group: Sequence[_SweepSeries]) -> Iterator[Markup]:
     axis = Axis(
         format_epsilon_axis(first),
         is_log=True,
-        ticks=tuple(ticks) if len(ticks) <= _MOST_TICKS else None,
+        ticks=tuple(ticks) if len(ticks) <= _MAX_TICKS else None,
     )
     against = " / ".join(
         dict.fromkeys(point.total.adversary for _, point, _ in points if point.total is not None)
@@ -160,7 +160,7 @@ def make_sweeps_section(view: RunView) -> Section | None:
                 )
         values = sorted({x for series in group.values() for x, _, _ in series.points})
         is_log = values[0] > 0 and values[-1] / values[0] >= 10
-        axis = Axis(key, is_log=is_log, ticks=tuple(values) if len(values) <= _MOST_TICKS else None)
+        axis = Axis(key, is_log=is_log, ticks=tuple(values) if len(values) <= _MAX_TICKS else None)
         charts += [
             _draw_sweep_chart(measure, list(group.values()), axis, [], "")
             for measure in view.point.scores
@@ -257,41 +257,41 @@ def _list_reference_lines(measure: str, group: Sequence[_SweepSeries]) -> list[R
 
 def make_calibration_section(view: RunView) -> Section | None:
     """Return predicted probabilities with the observed shares."""
-    found = view.point.details.calibration
-    if found is None:
+    calibration = view.point.details.calibration
+    if calibration is None:
         return None
-    filled = sorted((one for one in found.bins if one.n), key=lambda one: one.predicted)
+    filled = sorted((bin_ for bin_ in calibration.bins if bin_.n), key=lambda bin_: bin_.predicted)
     if not filled:
         return None
-    of = found.of if found.of.startswith("the ") else f"class {found.of}"
+    of = calibration.of if calibration.of.startswith("the ") else f"class {calibration.of}"
     chart = draw_curves(
         "Calibration",
         [
             Curve(
                 "this model",
-                [(one.predicted, one.observed) for one in filled],
+                [(bin_.predicted, bin_.observed) for bin_ in filled],
                 view.colour,
-                [_compute_wilson_interval(one) for one in filled],
+                [_compute_wilson_interval(bin_) for bin_ in filled],
                 has_whiskers=True,
             )
         ],
         x=Axis(f"predicted probability of {of}", "share", low=0.0, high=1.0),
         y=Axis("observed share", "share", low=0.0, high=1.0),
         description="; ".join(
-            f"predicted {100 * one.predicted:.0f} %, observed {100 * one.observed:.0f} % of "
-            f"{one.n:,}"
-            for one in filled
+            f"predicted {100 * bin_.predicted:.0f} %, observed {100 * bin_.observed:.0f} % of "
+            f"{bin_.n:,}"
+            for bin_ in filled
         ),
         overlays=Overlays(diagonal="perfect calibration"),
     )
     rows = [
         (
-            f"{100 * one.low:.0f} % to {100 * one.high:.0f} %",
-            format_exact("accuracy", one.predicted),
-            format_exact("accuracy", one.observed),
-            f"{one.n:,}",
+            f"{100 * bin_.low:.0f} % to {100 * bin_.high:.0f} %",
+            format_exact("accuracy", bin_.predicted),
+            format_exact("accuracy", bin_.observed),
+            f"{bin_.n:,}",
         )
-        for one in found.bins
+        for bin_ in calibration.bins
     ]
     lead = (
         "A dot on the dotted line is a predicted probability that equals the observed share. Below "
@@ -306,34 +306,36 @@ def make_calibration_section(view: RunView) -> Section | None:
     )
 
 
-def _compute_wilson_interval(one: CalibrationBin) -> tuple[float, float]:
+def _compute_wilson_interval(bin_: CalibrationBin) -> tuple[float, float]:
     """Return Wilson's 95 % interval of the observed share of a bin."""
-    n, z = one.n, 1.96
-    middle = (one.observed + z * z / (2 * n)) / (1 + z * z / n)
+    n, z = bin_.n, 1.96
+    middle = (bin_.observed + z * z / (2 * n)) / (1 + z * z / n)
     reach = (
-        z / (1 + z * z / n) * math.sqrt(one.observed * (1 - one.observed) / n + z * z / (4 * n * n))
+        z
+        / (1 + z * z / n)
+        * math.sqrt(bin_.observed * (1 - bin_.observed) / n + z * z / (4 * n * n))
     )
     return max(0.0, middle - reach), min(1.0, middle + reach)
 
 
-def make_audits_section(found: Sequence[AuditDocument], colour: str) -> Section | None:
+def make_audits_section(audits: Sequence[AuditDocument], colour: str) -> Section | None:
     """Return measured lower bounds with the claims."""
-    if not found:
+    if not audits:
         return None
     lead = (
         "The mechanism ran many times on two neighbouring inputs. The outputs give a lower bound "
         "on epsilon. A bound above the claim disproves the claim; a bound below it is no proof."
     )
     return Section(
-        "audit", "Audit of the claim", lead, join(_make_audit(one, colour) for one in found)
+        "audit", "Audit of the claim", lead, join(_make_audit(audit, colour) for audit in audits)
     )
 
 
-def _make_audit(one: AuditDocument, colour: str) -> Markup:
-    is_broken = one.verdict == "broken"
+def _make_audit(audit: AuditDocument, colour: str) -> Markup:
+    is_broken = audit.verdict == "broken"
     rows = [
-        ("measured lower bound", one.bound, "solid", format_epsilon_down(one.bound)),
-        ("claimed upper bound", one.epsilon, "dashed", format_epsilon(one.epsilon)),
+        ("measured lower bound", audit.bound, "solid", format_epsilon_down(audit.bound)),
+        ("claimed upper bound", audit.epsilon, "dashed", format_epsilon(audit.epsilon)),
     ]
     chart = draw_bars(
         "Measured lower bound and claim",
@@ -351,10 +353,10 @@ def _make_audit(one: AuditDocument, colour: str) -> Markup:
             )
             for name, value, style, text in rows
         ],
-        axis=Axis(format_epsilon_axis(one), low=0.0),
+        axis=Axis(format_epsilon_axis(audit), low=0.0),
         description="; ".join(f"{name}: epsilon {text}" for name, _, _, text in rows),
     )
-    what = one.title or one.mechanism
+    what = audit.title or audit.mechanism
     verdict = (
         "BROKEN: the bound, or the price in a ledger, is above the claim"
         if is_broken
@@ -364,10 +366,10 @@ def _make_audit(one: AuditDocument, colour: str) -> Markup:
         [
             ("audit of", what),
             ("verdict", verdict),
-            ("confidence", f"{one.confidence:g}"),
-            ("samples", f"{one.samples:,} of each input"),
-            *([("observed in", one.seen_in)] if one.seen_in else []),
-            ("scope", f"unit {one.unit}, relation {one.relation}, against {one.adversary}"),
+            ("confidence", f"{audit.confidence:g}"),
+            ("samples", f"{audit.samples:,} of each input"),
+            *([("observed in", audit.seen_in)] if audit.seen_in else []),
+            ("scope", f"unit {audit.unit}, relation {audit.relation}, against {audit.adversary}"),
         ]
     )
     note = (
@@ -386,19 +388,19 @@ def _make_audit(one: AuditDocument, colour: str) -> Markup:
     )
 
 
-_MOST_PHASES = 24
+_MAX_PHASES = 24
 
 
 def make_participation_section(view: RunView) -> Section | None:
     """Return the numbers of participants that were asked and that answered."""
-    found = view.point.details.participation
-    if found is None:
+    participation = view.point.details.participation
+    if participation is None:
         return None
     who = view.holders.plural
     rows: list[tuple[str, int, LineStyle]] = [
-        ("asked", found.asked, "dashed"),
-        ("answered", found.answered, "solid"),
-        ("dropped out", found.dropped, "dotted"),
+        ("asked", participation.asked, "dashed"),
+        ("answered", participation.answered, "solid"),
+        ("dropped out", participation.dropped, "dotted"),
     ]
     chart = draw_bars(
         f"{who} asked and answered",
@@ -412,15 +414,15 @@ def make_participation_section(view: RunView) -> Section | None:
     body: list[Markup] = [
         figure_block(chart, (who, "number"), [(name, f"{n:,}") for name, n, _ in rows])
     ]
-    if len(found.phases) > 1:
-        shown = [(phase.name, f"{phase.n:,}") for phase in found.phases[:_MOST_PHASES]]
-        more = len(found.phases) - _MOST_PHASES
+    if len(participation.phases) > 1:
+        shown = [(phase.name, f"{phase.n:,}") for phase in participation.phases[:_MAX_PHASES]]
+        more = len(participation.phases) - _MAX_PHASES
         body += [
             make_table(("phase", "answers"), shown),
             make_paragraph(f"And {more:,} more phases.") if more > 0 else Markup(""),
         ]
-    if found.refused:
-        reasons = [(reason, f"{n:,}") for reason, n in found.refused.items()]
+    if participation.refused:
+        reasons = [(reason, f"{n:,}") for reason, n in participation.refused.items()]
         body += [make_paragraph("Rejected, by reason:"), make_table(("reason", "number"), reasons)]
     lead = (
         f"Counts of the first run: {who} that were asked, that answered, and that dropped out. "

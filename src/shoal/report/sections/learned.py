@@ -51,20 +51,20 @@ from shoal.report.views import RunView
 from shoal.study.spec import Study
 from shoal.text import clean_text, format_count
 
-_MOST_FEATURES, _MOST_CELLS, _MOST_CLASSES = 12, 24, 6
-_MOST_WEIGHTS = 20
-_MOST_NODES = 40
+_MAX_FEATURES, _MAX_CELLS, _MAX_CLASSES = 12, 24, 6
+_MAX_WEIGHTS = 20
+_MAX_NODES = 40
 _Z_95 = 1.96
 """Standard errors to each side of a 95 % interval."""
 
 
 def make_histograms_section(view: RunView) -> Section | None:
     """Return the estimated tables of each feature and the label."""
-    found = view.point.details.histograms
-    if not found:
+    histograms = view.point.details.histograms
+    if not histograms:
         return None
-    has_truth = any(one.true is not None for one in found)
-    has_error = any(one.error is not None for one in found)
+    has_truth = any(histogram.true is not None for histogram in histograms)
+    has_error = any(histogram.error is not None for histogram in histograms)
     lead = "Each bar is the estimated share of all rows in a cell with a class. " + (
         "The whisker covers 1.96 standard errors of the noise to each side."
         if has_error
@@ -75,7 +75,7 @@ def make_histograms_section(view: RunView) -> Section | None:
         if has_truth
         else ""
     )
-    rest = len(found) - _MOST_FEATURES
+    rest = len(histograms) - _MAX_FEATURES
     more = (
         make_paragraph(f"{format_count(rest, 'other feature')} in run.json.") if rest > 0 else None
     )
@@ -83,20 +83,20 @@ def make_histograms_section(view: RunView) -> Section | None:
         "histograms",
         "Estimated tables",
         lead,
-        join([make_figure_grid(map(_draw_histogram, found[:_MOST_FEATURES])), more]),
+        join([make_figure_grid(map(_draw_histogram, histograms[:_MAX_FEATURES])), more]),
     )
 
 
-def _draw_histogram(one: FeatureHistogram) -> Markup:
-    classes = one.classes[:_MOST_CLASSES]
+def _draw_histogram(histogram: FeatureHistogram) -> Markup:
+    classes = histogram.classes[:_MAX_CLASSES]
     rows, shown = [], []
-    for i, cell in enumerate(one.cells):
+    for i, cell in enumerate(histogram.cells):
         row = []
-        for j, name in enumerate(one.classes):
-            value = one.estimated[i][j]
-            error = None if one.error is None else one.error[i][j]
-            truth = None if one.true is None else one.true[i][j]
-            if j < _MOST_CLASSES:
+        for j, name in enumerate(histogram.classes):
+            value = histogram.estimated[i][j]
+            error = None if histogram.error is None else histogram.error[i][j]
+            truth = None if histogram.true is None else histogram.true[i][j]
+            if j < _MAX_CLASSES:
                 row.append(
                     Bar(
                         value,
@@ -114,30 +114,30 @@ def _draw_histogram(one: FeatureHistogram) -> Markup:
                     "–" if truth is None else _format_share(truth),
                 )
             )
-        if i < _MOST_CELLS:
+        if i < _MAX_CELLS:
             rows.append(BarRow(truncate(cell, 40), row))
     keys = [
         LegendKey(truncate(name, 24), get_class_colour(j), shape="box")
         for j, name in enumerate(classes)
     ]
-    keys += [LegendKey("truth", INK, shape="tick")] if one.true is not None else []
-    name = truncate(one.feature, 60)
+    keys += [LegendKey("truth", INK, shape="tick")] if histogram.true is not None else []
+    name = truncate(histogram.feature, 60)
     chart = draw_bars(
         f"Shares by {name} and class",
         rows,
         axis=Axis("share of all rows", "share"),
-        description=f"{format_count(len(one.cells), 'cell')} of {name}, {len(one.classes)} bars "
-        "in each; the numbers are in the table below",
+        description=f"{format_count(len(histogram.cells), 'cell')} of {name}, "
+        f"{len(histogram.classes)} bars in each; the numbers are in the table below",
         keys=keys,
     )
     hidden = (
-        [f"{format_count(len(one.cells) - _MOST_CELLS, 'cell')} more"]
-        if len(one.cells) > _MOST_CELLS
+        [f"{format_count(len(histogram.cells) - _MAX_CELLS, 'cell')} more"]
+        if len(histogram.cells) > _MAX_CELLS
         else []
     )
     hidden += (
-        [f"{len(one.classes) - _MOST_CLASSES} more classes"]
-        if len(one.classes) > _MOST_CLASSES
+        [f"{len(histogram.classes) - _MAX_CLASSES} more classes"]
+        if len(histogram.classes) > _MAX_CLASSES
         else []
     )
     caption = name + (f" ({' and '.join(hidden)} in the numbers)" if hidden else "")
@@ -159,12 +159,12 @@ def make_run_weights_section(view: RunView) -> Section | None:
     return make_weights_section(view.point.details.weights, view.colour)
 
 
-def make_weights_section(found: Sequence[ModelWeight], colour: str) -> Section | None:
+def make_weights_section(weights: Sequence[ModelWeight], colour: str) -> Section | None:
     """Return the largest weights, each with its noise if that is known."""
-    if not found:
+    if not weights:
         return None
-    shown = found[:_MOST_WEIGHTS]
-    classes = {one.class_ for one in found}
+    shown = weights[:_MAX_WEIGHTS]
+    classes = {weight.class_ for weight in weights}
     of = (
         f" for class {truncate(next(iter(classes)) or '', 40)}"
         if len(classes) == 1 and classes != {None}
@@ -172,19 +172,19 @@ def make_weights_section(found: Sequence[ModelWeight], colour: str) -> Section |
     )
     rows = [
         BarRow(
-            one.name + (f" → {one.class_}" if one.class_ and not of else ""),
+            weight.name + (f" → {weight.class_}" if weight.class_ and not of else ""),
             [
                 Bar(
-                    one.value,
+                    weight.value,
                     colour,
-                    interval=_compute_error_interval(one.value, one.error),
-                    text=format_number(one.value),
+                    interval=_compute_error_interval(weight.value, weight.error),
+                    text=format_number(weight.value),
                 )
             ],
         )
-        for one in shown
+        for weight in shown
     ]
-    has_error = any(one.error is not None for one in shown)
+    has_error = any(weight.error is not None for weight in shown)
     chart = draw_bars(
         "The largest weights of the model",
         rows,
@@ -193,12 +193,12 @@ def make_weights_section(found: Sequence[ModelWeight], colour: str) -> Section |
     )
     numbers = [
         (
-            one.name,
-            one.class_ or "–",
-            tag("data", format_number(one.value), value=repr(one.value)),
-            "–" if one.error is None else format_number(one.error),
+            weight.name,
+            weight.class_ or "–",
+            tag("data", format_number(weight.value), value=repr(weight.value)),
+            "–" if weight.error is None else format_number(weight.error),
         )
-        for one in found
+        for weight in weights
     ]
     lead = (
         "A positive weight is evidence for the named class, or for a larger number. The weights "
@@ -221,9 +221,9 @@ def make_weights_section(found: Sequence[ModelWeight], colour: str) -> Section |
 def make_run_tree_section(view: RunView) -> Section | None:
     """Return the tree of a run: a picture if the model is known, else text."""
     if view.run.learned is not None:
-        found = make_tree_section(view.run.learned)
-        if found is not None:
-            return found
+        section = make_tree_section(view.run.learned)
+        if section is not None:
+            return section
     if not view.point.tree:
         return None
     return Section("tree", "The tree", _TREE_LEAD, tag("pre", view.point.tree, tabindex="0"))
@@ -242,7 +242,7 @@ def make_tree_section(document: Mapping[str, Any]) -> Section | None:
     model = read_model(document)
     if not isinstance(model.protocol_model, DecisionTree):
         return None
-    picture = Markup(model.protocol_model.to_svg(max_nodes=_MOST_NODES).strip())
+    picture = Markup(model.protocol_model.to_svg(max_nodes=_MAX_NODES).strip())
     whole = tag(
         "details",
         tag("summary", "As text"),
@@ -260,14 +260,14 @@ def make_model_weights_section(document: Mapping[str, Any], colour: str) -> Sect
     """Return the largest weights of the model in a document."""
     return make_weights_section(
         [
-            ModelWeight.model_validate(one.to_dict())
-            for one in list_largest_weights(read_model(document))
+            ModelWeight.model_validate(weight.to_dict())
+            for weight in list_largest_weights(read_model(document))
         ],
         colour,
     )
 
 
-_MOST_LISTED_FEATURES = 40
+_MAX_LISTED_FEATURES = 40
 CARD_LEAD = "Read this before you use the model. It also lists uses that are not allowed."
 
 
@@ -320,8 +320,8 @@ def _describe_features(study: Study) -> str:
     schema = study.schema()
     named = [clean_text(name) for name in (*schema.names, *(text.name for text in schema.texts))]
     rest = (
-        f" and {len(named) - _MOST_LISTED_FEATURES} more"
-        if len(named) > _MOST_LISTED_FEATURES
+        f" and {len(named) - _MAX_LISTED_FEATURES} more"
+        if len(named) > _MAX_LISTED_FEATURES
         else ""
     )
     ranges = (
@@ -329,7 +329,7 @@ def _describe_features(study: Study) -> str:
         if any(isinstance(feature, Numeric) for feature in schema.features)
         else "public categories"
     )
-    return f"{', '.join(named[:_MOST_LISTED_FEATURES])}{rest}, with {ranges}."
+    return f"{', '.join(named[:_MAX_LISTED_FEATURES])}{rest}, with {ranges}."
 
 
 def _format_measures(view: RunView) -> Markup:
@@ -349,9 +349,9 @@ def _format_measure(view: RunView, measure: str, mean: ScoreMean) -> Markup:
     """Format a measure with its interval and the values of the baselines."""
     words = format_interval(measure, compute_interval(measure, mean, view.n_runs))
     baselines = [
-        join([", ", name, " ", format_exact(measure, found[measure])])
-        for _, name, _, found in list_baselines(view.run)
-        if measure in found
+        join([", ", name, " ", format_exact(measure, measures[measure])])
+        for _, name, _, measures in list_baselines(view.run)
+        if measure in measures
     ]
     return join(
         [

@@ -35,7 +35,7 @@ from shoal.report.views import RunView
 from shoal.study.spec import Study
 from shoal.text import format_count
 
-_MOST_FEATURES, _MOST_CELLS = 12, 24
+_MAX_FEATURES, _MAX_CELLS = 12, 24
 _MODEL_KINDS = {
     "anonml": "Additive scores of cells",
     "ddml": "A linear model",
@@ -60,21 +60,21 @@ def learns_weights(study: Study) -> bool:
 
 def make_spread_section(view: RunView) -> Section | None:
     """Return the variance between the instances of DDML as updates are merged."""
-    found = view.point.details.spread
-    if found is None:
+    spread = view.point.details.spread
+    if spread is None:
         return None
-    points = [(n, variance) for n, variance in found.measured]
+    points = [(n, variance) for n, variance in spread.measured]
     chart = draw_curves(
         "Variance between instances",
         [Curve("measured", points, view.colour)],
         x=Axis("updates merged", low=0.0),
         y=Axis("variance between instances", low=0.0),
         description=f"{format_count(len(points), 'measurement')}, the last "
-        f"{format_number(points[-1][1])}; expected {format_number(found.expected)}",
+        f"{format_number(points[-1][1])}; expected {format_number(spread.expected)}",
         reference_lines=[
             ReferenceLine(
-                f"expected from noise alone: {format_number(found.expected)}",
-                found.expected,
+                f"expected from noise alone: {format_number(spread.expected)}",
+                spread.expected,
                 "dashed",
                 GREY,
             )
@@ -82,8 +82,8 @@ def make_spread_section(view: RunView) -> Section | None:
     )
     rows = [(format_number(n), format_number(variance)) for n, variance in points]
     lead = (
-        f"There are {format_count(found.k, 'instance')}, and the noise in each update has "
-        f"variance {format_number(found.sigma_squared)}. The dashed line is the variance between "
+        f"There are {format_count(spread.k, 'instance')}, and the noise in each update has "
+        f"variance {format_number(spread.sigma_squared)}. The dashed line is the variance between "
         "instances from noise alone: k/2 σ² if updates replace instances (DDML, Theorem 1), less "
         "if they are averaged in (errata D-07). Differences between devices add to it."
     )
@@ -97,15 +97,19 @@ def make_spread_section(view: RunView) -> Section | None:
 
 def make_exposure_section(view: RunView) -> Section | None:
     """Return the epsilon that remains against each number of colluders."""
-    found = view.point.details.exposure
-    if not found:
+    exposures = view.point.details.exposure
+    if not exposures:
         return None
-    known = [(float(one.colluders), one.epsilon) for one in found if one.epsilon is not None]
+    known = [
+        (float(exposure.colluders), exposure.epsilon)
+        for exposure in exposures
+        if exposure.epsilon is not None
+    ]
     if not known:
         return None
-    claimed = max((one.colluders for one in found if one.claimed), default=None)
-    beyond = sum(not one.claimed for one in found if one.epsilon is not None)
-    unbounded = [one.colluders for one in found if one.epsilon is None]
+    claimed = max((exposure.colluders for exposure in exposures if exposure.claimed), default=None)
+    beyond = sum(not exposure.claimed for exposure in exposures if exposure.epsilon is not None)
+    unbounded = [exposure.colluders for exposure in exposures if exposure.epsilon is None]
     of = view.guarantee
     unit = f"per {of.unit} ({of.relation})" if of is not None else ""
     chart = draw_curves(
@@ -118,8 +122,8 @@ def make_exposure_section(view: RunView) -> Section | None:
         x=Axis(
             "colluding members",
             low=0.0,
-            high=float(max(one.colluders for one in found)),
-            ticks=_list_integer_ticks(max(one.colluders for one in found)),
+            high=float(max(exposure.colluders for exposure in exposures)),
+            ticks=_list_integer_ticks(max(exposure.colluders for exposure in exposures)),
         ),
         y=Axis(f"epsilon {unit}", low=0.0),
         description="; ".join(
@@ -133,11 +137,11 @@ def make_exposure_section(view: RunView) -> Section | None:
     )
     rows = [
         (
-            f"{one.colluders:,}",
-            "no bound" if one.epsilon is None else format_epsilon(one.epsilon),
-            "yes" if one.claimed else "no",
+            f"{exposure.colluders:,}",
+            "no bound" if exposure.epsilon is None else format_epsilon(exposure.epsilon),
+            "yes" if exposure.claimed else "no",
         )
-        for one in found
+        for exposure in exposures
     ]
     no_bound = (
         make_paragraph(
@@ -159,8 +163,8 @@ def make_exposure_section(view: RunView) -> Section | None:
     )
 
 
-def _list_integer_ticks(most: int) -> tuple[float, ...] | None:
-    return tuple(map(float, range(most + 1))) if most <= 12 else None
+def _list_integer_ticks(maximum: int) -> tuple[float, ...] | None:
+    return tuple(map(float, range(maximum + 1))) if maximum <= 12 else None
 
 
 def make_released_section(view: RunView) -> Section | None:
@@ -178,9 +182,11 @@ def make_released_section(view: RunView) -> Section | None:
             )
         )
     body.append(
-        make_figure_grid(_draw_marginal(view, one) for one in details.marginals[:_MOST_FEATURES])
+        make_figure_grid(
+            _draw_marginal(view, marginal) for marginal in details.marginals[:_MAX_FEATURES]
+        )
     )
-    rest = len(details.marginals) - _MOST_FEATURES
+    rest = len(details.marginals) - _MAX_FEATURES
     if rest > 0:
         body.append(make_paragraph(f"{format_count(rest, 'other feature')} in run.json."))
     lead = (
@@ -226,14 +232,14 @@ def _draw_training_comparison(view: RunView, measure: str) -> Markup:
     )
 
 
-def _draw_marginal(view: RunView, one: FeatureMarginal) -> Markup:
-    cells = list(zip(one.cells, one.released, one.true, strict=True))
-    name = truncate(one.feature, 60)
+def _draw_marginal(view: RunView, marginal: FeatureMarginal) -> Markup:
+    cells = list(zip(marginal.cells, marginal.released, marginal.true, strict=True))
+    name = truncate(marginal.feature, 60)
     chart = draw_bars(
         f"Shares of {name} in released and in real rows",
         [
             BarRow(truncate(cell, 40), [Bar(share, view.colour), Bar(truth, GREY, "dashed")])
-            for cell, share, truth in cells[:_MOST_CELLS]
+            for cell, share, truth in cells[:_MAX_CELLS]
         ],
         axis=Axis("share of rows", "share", low=0.0),
         description=f"{format_count(len(cells), 'cell')} of {name}; the numbers are in the table "

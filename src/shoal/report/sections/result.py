@@ -30,7 +30,7 @@ from shoal.study.label import Statement
 from shoal.study.registry import PROTOCOLS
 from shoal.text import clean_text
 
-_MOST_ROWS, _MOST_CHARACTERS = 60, 120
+_MAX_ROWS, _MAX_CHARACTERS = 60, 120
 _COUNT_NAMES = {
     "answers": "answers counted, by phase",
     "late": "answers that arrived too late",
@@ -104,10 +104,8 @@ def _make_counts(result: ResultDocument) -> Section:
         for key, value in result.counts.items()
         for row in _list_count_rows(_COUNT_NAMES.get(key, key), value)
     ]
-    more = (
-        make_paragraph(f"And {len(rows) - _MOST_ROWS:,} more.") if len(rows) > _MOST_ROWS else None
-    )
-    body = join([make_table(("count of", "number"), rows[:_MOST_ROWS]) if rows else None, more])
+    more = make_paragraph(f"And {len(rows) - _MAX_ROWS:,} more.") if len(rows) > _MAX_ROWS else None
+    body = join([make_table(("count of", "number"), rows[:_MAX_ROWS]) if rows else None, more])
     return Section(
         "participation",
         "Participation",
@@ -118,7 +116,7 @@ def _make_counts(result: ResultDocument) -> Section:
 
 def _make_queries(result: ResultDocument) -> Iterator[Section]:
     """Yield a section with the queried counts, if there are any."""
-    tables = [one for several in result.queries for one in several]
+    tables = [table for several in result.queries for table in several]
     if tables:
         lead = (
             "Counts that the analyst queried in addition to the model. Each contains noise and may "
@@ -127,17 +125,17 @@ def _make_queries(result: ResultDocument) -> Iterator[Section]:
         yield Section("asked", "Free counts", lead, join(map(_make_query_table, tables)))
 
 
-def _make_query_table(one: QueryTable) -> Markup:
-    rows = [(" / ".join(cell.cells), f"{cell.count:,.0f}") for cell in one.counts[:_MOST_ROWS]]
+def _make_query_table(table: QueryTable) -> Markup:
+    rows = [(" / ".join(cell.cells), f"{cell.count:,.0f}") for cell in table.counts[:_MAX_ROWS]]
     more = (
-        make_paragraph(f"And {len(one.counts) - _MOST_ROWS:,} more.")
-        if len(one.counts) > _MOST_ROWS
+        make_paragraph(f"And {len(table.counts) - _MAX_ROWS:,} more.")
+        if len(table.counts) > _MAX_ROWS
         else None
     )
     noise = make_paragraph(
-        f"The noise of a count has a standard deviation of {one.deviation:.3g}.", class_="note"
+        f"The noise of a count has a standard deviation of {table.deviation:.3g}.", class_="note"
     )
-    return join([make_table((" / ".join(one.features), "count"), rows), more, noise])
+    return join([make_table((" / ".join(table.features), "count"), rows), more, noise])
 
 
 def _list_count_rows(name: str, value: Any) -> Iterator[tuple[str, str]]:
@@ -151,7 +149,7 @@ def _list_count_rows(name: str, value: Any) -> Iterator[tuple[str, str]]:
         for inner in value:
             yield from _list_count_rows(name, inner)
     elif isinstance(value, list):
-        yield name, truncate(", ".join(map(_format_value, value)), _MOST_CHARACTERS) or "none"
+        yield name, truncate(", ".join(map(_format_value, value)), _MAX_CHARACTERS) or "none"
     else:
         yield name, _format_value(value)
 
@@ -160,7 +158,7 @@ def _format_value(value: object) -> str:
     return (
         f"{value:,}"
         if isinstance(value, int) and not isinstance(value, bool)
-        else truncate(clean_text(str(value)), _MOST_CHARACTERS)
+        else truncate(clean_text(str(value)), _MAX_CHARACTERS)
     )
 
 

@@ -109,19 +109,21 @@ def _make_sentence(view: RunView) -> Markup:
             [f"On {held_out} its {get_measure_name(measure)} is ", tag("strong", value), lower]
         )
     baselines = [
-        join([name, " ", format_exact(measure, found[measure])])
-        for name, found in (("guessing", guess), ("without privacy", free))
-        if measure in found
+        join([name, " ", format_exact(measure, measures[measure])])
+        for name, measures in (("guessing", guess), ("without privacy", free))
+        if measure in measures
     ]
-    rest = "".join(join(["; " if i == 0 else ", ", one]) for i, one in enumerate(baselines))
+    rest = "".join(
+        join(["; " if i == 0 else ", ", baseline]) for i, baseline in enumerate(baselines)
+    )
     return make_paragraph(score, Markup(rest), f". {_describe_guarantee(view)}", class_="summary")
 
 
 def _describe_guarantee(view: RunView) -> str:
-    found = view.guarantee
-    if found is None:
+    guarantee = view.guarantee
+    if guarantee is None:
         return "No noise was added: nothing would be protected, and there is no epsilon."
-    words = format_guarantee(found)
+    words = format_guarantee(guarantee)
     central = view.point.central
     amplified = f" After shuffling: {format_guarantee(central)}." if central is not None else ""
     return f"{words[0].upper()}{words[1:]}.{amplified}"
@@ -129,7 +131,7 @@ def _describe_guarantee(view: RunView) -> str:
 
 def _make_warning(view: RunView) -> Markup | None:
     """Return the reasons for which the headline has little value, if any."""
-    found = []
+    reasons = []
     measure = choose_main_measure(view.point.scores)
     guess = view.run.most_common or view.run.mean_label or {}
     if measure in guess:
@@ -143,7 +145,7 @@ def _make_warning(view: RunView) -> Markup | None:
                 if measure == "accuracy"
                 else ""
             )
-            found.append(
+            reasons.append(
                 f"The model is worse than guessing, which uses no row ({value}, guessing "
                 f"{guess_value}).{rank}"
             )
@@ -153,7 +155,7 @@ def _make_warning(view: RunView) -> Markup | None:
                 if view.n_runs > 1
                 else "a single run has no interval"
             )
-            found.append(
+            reasons.append(
                 f"{format_count(view.n_runs, 'run')} cannot show that the model is better than "
                 f"guessing ({value}, guessing {guess_value}): {why}. "
                 "Try more runs, more rows or a larger epsilon."
@@ -163,9 +165,9 @@ def _make_warning(view: RunView) -> Markup | None:
             f"{view.point.people:,} {view.holders.plural} took part, but the study requires "
             f"{view.point.minimum:,} and would publish no model"
         )
-        found.append(f"{few}. The figures show what it would have learned.")
-    found += _warn_about_size(view)
-    return make_paragraph(" ".join(found), class_="warning") if found else None
+        reasons.append(f"{few}. The figures show what it would have learned.")
+    reasons += _warn_about_size(view)
+    return make_paragraph(" ".join(reasons), class_="warning") if reasons else None
 
 
 def _warn_about_size(view: RunView) -> list[str]:
@@ -178,10 +180,10 @@ def _warn_about_size(view: RunView) -> list[str]:
     size = view.run.rows.asked if is_in_rows else view.point.people
     if size / _FAR_FACTOR <= declared <= size * _FAR_FACTOR:
         return []
-    found = f"the table has {size:,}" if is_in_rows else f"{size:,} took part"
+    actual = f"the table has {size:,}" if is_in_rows else f"{size:,} took part"
     return [
-        f"The study declares {declared:,} {view.holders.size_noun}, but {found}. The questions and "
-        "the expected noise follow from the declared size."
+        f"The study declares {declared:,} {view.holders.size_noun}, but {actual}. The questions "
+        "and the expected noise follow from the declared size."
     ]
 
 
@@ -230,8 +232,8 @@ def _draw_headline_chart(view: RunView, measure: str) -> Markup:
     chart = draw_bars(
         f"{get_measure_name(measure)} of {view.title}",
         [
-            BarRow(name, [Bar(value, colour, style, found, text=format_measure(measure, value))])
-            for name, value, found, colour, style in rows
+            BarRow(name, [Bar(value, colour, style, interval, text=format_measure(measure, value))])
+            for name, value, interval, colour, style in rows
         ],
         axis=make_measure_axis(measure, is_whole=True),
         description="; ".join(
@@ -239,8 +241,8 @@ def _draw_headline_chart(view: RunView, measure: str) -> Markup:
         ),
     )
     shown = [
-        (name, format_exact(measure, value), format_interval(measure, found) or "–")
-        for name, value, found, _, _ in rows
+        (name, format_exact(measure, value), format_interval(measure, interval) or "–")
+        for name, value, interval, _, _ in rows
     ]
     return figure_block(chart, (get_measure_name(measure), "value", "95 % interval"), shown)
 

@@ -66,7 +66,7 @@ def list_changes(study: Study) -> list[SettingChange]:
     max_colluders 3 6
     depth 4 8
     """
-    found = []
+    changes = []
     own_keys = get_simulated(study).sweep_keys
     others = [key for key in SWEEP_KEYS if key not in _ALWAYS and key not in own_keys]
     for key in [*_ALWAYS, *others, *own_keys]:
@@ -74,9 +74,9 @@ def list_changes(study: Study) -> list[SettingChange]:
         for factor in _TENFOLD if key == _SMALL else _FACTORS:
             after = SWEEP_KEYS[key][1](before * factor) if before else 0
             if after and after != before and is_possible(study, {key: after}):
-                found.append(SettingChange(key, before, after))
+                changes.append(SettingChange(key, before, after))
                 break
-    return found
+    return changes
 
 
 def _read_value(study: Study, key: str) -> float:
@@ -85,8 +85,8 @@ def _read_value(study: Study, key: str) -> float:
     if study.protocol in SWEEP_KEYS[key][0]:
         params: Any = make_simulation_params(study)
         places += [getattr(study, study.protocol), params, getattr(params, "rates", None)]
-    found = (getattr(place, key, None) for place in places)
-    return next((value for value in found if value is not None), 0)
+    values = (getattr(place, key, None) for place in places)
+    return next((value for value in values if value is not None), 0)
 
 
 def compute_effects(
@@ -97,11 +97,11 @@ def compute_effects(
     The standard error is over trials on the same folds.
     """
     base = points[{}].runs.scores(measure)
-    found = [
+    effects = [
         (change, compute_mean((points[change.settings].runs.scores(measure) - base).tolist()))
         for change in changes
     ]
-    return sorted(found, key=lambda pair: -float(np.abs(pair[1].value)))
+    return sorted(effects, key=lambda pair: -float(np.abs(pair[1].value)))
 
 
 TRIVIAL_BASELINES = ("most_common", "mean_label")
@@ -162,7 +162,9 @@ def forecast(
                 _find_best_without_privacy(points, sizes, target, baselines),
             )
         )
-        found = {measure: points.compute_intervals(measure, [{}, *grid]) for measure in measures}
+        intervals = {
+            measure: points.compute_intervals(measure, [{}, *grid]) for measure in measures
+        }
         pessimism = {measure: points.estimate_pessimism(measure) for measure in measures}
     records = [
         {
@@ -170,7 +172,7 @@ def forecast(
             "rows": points[settings].runs.n_rows,
             "repeated": source.is_repeated(points[settings].runs.n_rows),
             "total": points[settings].plan.loss.to_dict(),
-            "scores": {measure: asdict(found[measure][i]) for measure in measures},
+            "scores": {measure: asdict(intervals[measure][i]) for measure in measures},
         }
         for i, settings in enumerate([_read_own_settings(study), *grid])
     ]
@@ -236,9 +238,11 @@ def _find_best_without_privacy(
     points: ForecastPoints, sizes: Sequence[int], target: Target, own: dict[str, dict[str, float]]
 ) -> float | None:
     """Return the best known value of the target's measure without privacy, on the most rows."""
-    most = max(sizes)
+    max_size = max(sizes)
     baselines = (
-        points.score_baselines({"size": most}) if most > points.study.participation.size else own
+        points.score_baselines({"size": max_size})
+        if max_size > points.study.participation.size
+        else own
     )
     known = [
         scores[target.measure]

@@ -37,7 +37,7 @@ are the largest shares measured on eight studies of all protocols, of 1,000 and 
 epsilon 0.5 and 2; the means were 0.04 and 0.15 (docs/guide/forecast.md).
 """
 
-_LEAST_KEPT = 0.25
+_MIN_KEPT = 0.25
 """Smallest part of the variance between trials that is kept.
 
 A few trials cannot show that all of it is chance among the test rows.
@@ -120,8 +120,8 @@ def compute_intervals(
         tests = _TestRowVariances.from_jackknife(
             without[i], [run.n_test_rows for run in point.runs], source.n_folds
         )
-        spread = float((residuals[i] ** 2).sum()) / free[i]
-        kept = max(_LEAST_KEPT, 1 - tests.difference_variance / spread) if spread else 1.0
+        variance = float((residuals[i] ** 2).sum()) / free[i]
+        kept = max(_MIN_KEPT, 1 - tests.difference_variance / variance) if variance else 1.0
         factor = _compute_quantile(level, free[i]) ** 2 * kept * (more + 1 / runs.shape[1])
         fixed = _compute_quantile(level, math.inf) ** 2 * (
             tests.mean_variance + (0.0 if n_test_rows is None else tests.row_variance / n_test_rows)

@@ -29,9 +29,9 @@ from shoal.simulation.sweep import Settings, vary
 from shoal.study.plan import Plan, make_plan
 from shoal.study.spec import Study
 
-MOST_ROWS = 2_000_000
+MAX_ROWS = 2_000_000
 """Rows of the largest population that is simulated."""
-_MOST_COMPARED = 50_000
+_MAX_COMPARED = 50_000
 """Rows that the model without privacy learns from: more would hardly improve it."""
 _QUICK_ROWS = 20_000
 _HALF = 0.5
@@ -87,16 +87,16 @@ def make_varied_plan(study: Study, settings: Settings) -> Plan:
     ShoalError
         The settings are invalid, or have no price, or the study is too large to simulate.
     """
-    found = make_plan(vary(study, settings))
-    make_simulation_params(found.study)
-    n_rows = count_rows(found.study)
-    if n_rows > MOST_ROWS:
+    plan = make_plan(vary(study, settings))
+    make_simulation_params(plan.study)
+    n_rows = count_rows(plan.study)
+    if n_rows > MAX_ROWS:
         raise UsageError(
             "USAGE-001",
             f"A population of {n_rows:,} rows is too large for a forecast.",
-            fix=f"Give sizes of at most {MOST_ROWS:,} rows.",
+            fix=f"Give sizes of at most {MAX_ROWS:,} rows.",
         )
-    return found
+    return plan
 
 
 def is_possible(study: Study, settings: Settings) -> bool:
@@ -173,7 +173,7 @@ class ForecastPoints:
         self, measure: str, several: Sequence[Settings]
     ) -> list[PredictionInterval]:
         """Return the intervals of studies that were added."""
-        found = compute_intervals(
+        intervals = compute_intervals(
             [point.runs for point in self._points.values()],
             self.source,
             measure,
@@ -183,7 +183,7 @@ class ForecastPoints:
             pessimism=self.estimate_pessimism(measure) or 0.0,
             n_test_rows=self.config.n_test_rows,
         )
-        by_key = dict(zip(self._points, found, strict=True))
+        by_key = dict(zip(self._points, intervals, strict=True))
         return [by_key[self._make_key(settings)] for settings in several]
 
     def estimate_pessimism(self, measure: str) -> float | None:
@@ -224,7 +224,7 @@ class ForecastPoints:
         Each fold of the source is tested once. Baselines that are missing in a fold are left out.
         """
         study = make_varied_plan(self.study, settings).study
-        n_rows, params = min(count_rows(study), _MOST_COMPARED), make_simulation_params(study)
+        n_rows, params = min(count_rows(study), _MAX_COMPARED), make_simulation_params(study)
         results = self._run(
             [
                 ForecastTrial(params, n_rows, self.config.seed, fold, kind="yardsticks")
@@ -233,11 +233,12 @@ class ForecastPoints:
         )
         return {
             name: {
-                measure: math.fsum(one.scores[name][measure] for one in results) / len(results)
+                measure: math.fsum(result.scores[name][measure] for result in results)
+                / len(results)
                 for measure in list_measures(study)
             }
             for name in results[0].scores
-            if all(name in one.scores for one in results)
+            if all(name in result.scores for result in results)
         }
 
     def _make_key(self, settings: Settings) -> SettingsKey:

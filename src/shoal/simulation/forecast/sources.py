@@ -49,7 +49,7 @@ from shoal.text import escape_text, format_count
 
 N_FOLDS = 4
 """Parts of the public rows; each in turn is the test set of the others."""
-MOST_TEST_ROWS = 5_000
+MAX_TEST_ROWS = 5_000
 """Most rows of a part to test a model on; more would hardly change the scores."""
 N_GROUPS = 6
 """Groups of test rows. Each is left out once, to estimate how scores depend on the test rows."""
@@ -162,7 +162,7 @@ class PublicRows:
         """Return the test rows of a part, in a random order that keeps a person's rows together."""
         row_ranks = self._ranks[self.units]
         rows = np.flatnonzero(row_ranks % self.n_folds == fold)
-        return rows[np.argsort(row_ranks[rows], kind="stable")][:MOST_TEST_ROWS]
+        return rows[np.argsort(row_ranks[rows], kind="stable")][:MAX_TEST_ROWS]
 
     @property
     def n_pool(self) -> float:
@@ -222,7 +222,7 @@ N_TEST_ROWS = 10_000
 
 _MISSING = "missing"
 _TOLERANCE = 0.01
-_MOST_NAMES = 8
+_MAX_NAMES = 8
 _TABLES = TomlFileFormat(
     "FORECAST-001",
     "file of public tables",
@@ -300,7 +300,10 @@ class DeclaredTables:
 
     def _draw_rows(self, n: int, entropy: Entropy) -> tuple[dict[str, npt.NDArray[Any]], Ints]:
         labels = draw_cells(self.classes[np.newaxis], np.zeros(n, np.int64), entropy)
-        columns = {name: one.draw(labels, entropy) for name, one in self.distributions.items()}
+        columns = {
+            name: distribution.draw(labels, entropy)
+            for name, distribution in self.distributions.items()
+        }
         return columns, labels
 
 
@@ -337,11 +340,11 @@ def load_tables(path: str | os.PathLike[str], study: Study, seed: int) -> Declar
             f"This study {kind}, which public tables cannot describe.",
             fix=fix,
         )
-    found, classes = read_blocks(path, _TABLES), schema.label.values
+    blocks, classes = read_blocks(path, _TABLES), schema.label.values
     label: Floats | None = None
     distributions: dict[str, FeatureDistribution] = {}
-    for position, block in enumerate(found.blocks):
-        where = found.locate_block(position)
+    for position, block in enumerate(blocks.blocks):
+        where = blocks.locate_block(position)
         match block:
             case {"label": schema.label.name, "shares": dict(shares), **rest} if (
                 not rest and label is None
@@ -362,13 +365,13 @@ def load_tables(path: str | os.PathLike[str], study: Study, seed: int) -> Declar
         [schema.label.name] if label is None else []
     )
     if label is None or missing:
-        raise _TABLES.make_error(found.name, f"The table of {_format_names(missing)} is missing.")
+        raise _TABLES.make_error(blocks.name, f"The table of {_format_names(missing)} is missing.")
     return DeclaredTables(label, {name: distributions[name] for name in schema.names}, seed)
 
 
 def _format_names(names: Sequence[str]) -> str:
-    return ", ".join(map(escape_text, names[:_MOST_NAMES])) + (
-        " and others" if len(names) > _MOST_NAMES else ""
+    return ", ".join(map(escape_text, names[:_MAX_NAMES])) + (
+        " and others" if len(names) > _MAX_NAMES else ""
     )
 
 
@@ -382,13 +385,13 @@ def _read_each(where: str, given: Mapping[str, Any], names: Sequence[str]) -> li
 def _parse_shares(where: str, numbers: Sequence[Any]) -> Floats:
     """Return shares that add up to 1, from shares or counts."""
     if not all(
-        isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one < math.inf
-        for one in numbers
+        isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < math.inf
+        for number in numbers
     ):
         raise _TABLES.make_error(where, "A share is not a number of 0 or more.")
     total = math.fsum(numbers)
     if total <= 0 or not (
-        all(isinstance(one, int) for one in numbers) or abs(total - 1) <= _TOLERANCE
+        all(isinstance(number, int) for number in numbers) or abs(total - 1) <= _TOLERANCE
     ):
         raise _TABLES.make_error(where, f"The shares add up to {total:g}, not to 1.")
     return np.array(numbers, np.float64) / total

@@ -18,7 +18,7 @@ from shoal.text import escape_text
 
 MAX_SEARCH_ROWS = 200_000
 """Rows of the largest population that a search tries."""
-_MOST_STEPS = 8
+_MAX_STEPS = 8
 _SMALLEST = 20
 
 
@@ -99,7 +99,7 @@ def find_required_size(
     tried = sorted(set(sizes))
     sign = -1 if target.measure in SMALLER_IS_BETTER else 1
     wanted = sign * target.value
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         _, worse, better = _compute_curves(points, target.measure, tried)
         is_beyond = without_privacy is not None and max(sign * without_privacy, better[-1]) < wanted
         is_early, is_late = (
@@ -129,13 +129,16 @@ def _compute_curves(
     """
     settings: list[Settings] = [{"size": size} for size in sizes]
     points.add(settings)
-    found = points.compute_intervals(measure, settings)
+    intervals = points.compute_intervals(measure, settings)
     if measure in SMALLER_IS_BETTER:
-        found = [PredictionInterval(-one.value, -one.high, -one.low) for one in found]
+        intervals = [
+            PredictionInterval(-interval.value, -interval.high, -interval.low)
+            for interval in intervals
+        ]
     return (
-        fit_isotonic([one.value for one in found]),
-        fit_isotonic([one.low for one in found]),
-        fit_isotonic([one.high for one in found]),
+        fit_isotonic([interval.value for interval in intervals]),
+        fit_isotonic([interval.low for interval in intervals]),
+        fit_isotonic([interval.high for interval in intervals]),
     )
 
 
@@ -163,7 +166,7 @@ def _find_crossing(sizes: Sequence[int], curve: Sequence[float], value: float) -
     """
     if curve[-1] < value:
         return None
-    after = next(i for i, one in enumerate(curve) if one >= value)
+    after = next(i for i, level in enumerate(curve) if level >= value)
     if after == 0:
         return sizes[0]
     low, high = math.log(sizes[after - 1]), math.log(sizes[after])

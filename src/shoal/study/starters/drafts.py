@@ -193,7 +193,7 @@ def find_unfinished_in_text(text: str) -> list[str]:
         for key, placeholder in PLACEHOLDERS.items()
         if getattr(study, key).strip() == placeholder
     ]
-    found = (
+    unfinished = (
         [
             f"The {'value' if len(marked) == 1 else 'values'} on {_format_lines(marked)} "
             f"{'was' if len(marked) == 1 else 'were'} read from data that may be private, and a "
@@ -204,12 +204,12 @@ def find_unfinished_in_text(text: str) -> list[str]:
     )
     if unwritten:
         lines = KeyPositions(text)
-        found.append(
+        unfinished.append(
             f"The {' and the '.join(unwritten)} still "
             f"{'has its placeholder' if len(unwritten) == 1 else 'have their placeholders'} "
             f"({_format_lines([lines.find_line((key,)) for key in unwritten])})."
         )
-    return found
+    return unfinished
 
 
 def _format_lines(numbers: list[int]) -> str:

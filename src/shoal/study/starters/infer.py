@@ -251,21 +251,21 @@ def infer_study(columns: Columns, protocol: str, label: str | None = None) -> tu
     ]
     if len(suspects) > 1:
         raise _make_header_error(suspects[0])
-    features = [one.feature for one in inferred.values() if one.feature is not None]
+    features = [guess.feature for guess in inferred.values() if guess.feature is not None]
     if not features:
         what = (
             f"Of {format_count(len(names), 'column')} apart from the label, none is a number or a "
             f"category of at most {MAX_VALUES} values."
         )
         why = " ".join(
-            f"Column {list(columns).index(name) + 1}: {one.exclusion_reason}."
-            for name, one in list(inferred.items())[:3]
+            f"Column {list(columns).index(name) + 1}: {guess.exclusion_reason}."
+            for name, guess in list(inferred.items())[:3]
         )
         raise _make_table_error(what, "Give a table with more rows, or with other columns.", why)
     left_out: dict[str, list[str]] = {}
-    for name, one in inferred.items():
-        if one.feature is None:
-            left_out.setdefault(one.exclusion_reason, []).append(name)
+    for name, guess in inferred.items():
+        if guess.feature is None:
+            left_out.setdefault(guess.exclusion_reason, []).append(name)
     column = "last column" if label is None else "column of --label"
     prefix = f"The {column} cannot be the label"
     text = make_draft(
@@ -281,7 +281,7 @@ def infer_study(columns: Columns, protocol: str, label: str | None = None) -> tu
             "allowed.",
             "Remove columns.",
         )
-    distinct = [name for name, one in inferred.items() if one.is_mostly_distinct]
+    distinct = [name for name, guess in inferred.items() if guess.is_mostly_distinct]
     named = {_DISTINCT_NUMBERS: distinct} if distinct else {}
     named |= {f"Left out, because {reason}": names for reason, names in left_out.items()}
     warnings = [WARNING]
@@ -354,7 +354,9 @@ def _infer_label(prefix: str, name: str, column: npt.NDArray[Any], protocol: str
     if numbers is not None and PROTOCOLS[protocol].predicts_numbers:
         _check_label(prefix, np.isnan(numbers).tolist(), "missing")
         return infer_numeric(name, numbers)
-    numeric = [name for name, one in PROTOCOLS.items() if one.predicts_numbers]
+    numeric = [
+        name for name, implementation in PROTOCOLS.items() if implementation.predicts_numbers
+    ]
     raise SpecError(
         "DATA-007",
         f"{prefix}: it has {format_count(n_values, 'different value')} in "

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.coordinator.dashboard.forms import MOST_FIELDS, MOST_PAIRS_BYTES, parse_fields
+from shoal.coordinator.dashboard.forms import MAX_FIELDS, MAX_PAIRS_BYTES, parse_fields
 from shoal.errors import RemoteProtocolError
 
 URLENCODED = "application/x-www-form-urlencoded"
@@ -45,7 +45,7 @@ def test_parse_fields_reads_fields_and_files_of_browsers() -> None:
 
 @given(
     st.dictionaries(
-        st.from_regex(r"[a-z_]{1,30}", fullmatch=True), st.binary(), max_size=MOST_FIELDS
+        st.from_regex(r"[a-z_]{1,30}", fullmatch=True), st.binary(), max_size=MAX_FIELDS
     ),
     st.booleans(),
 )
@@ -66,7 +66,7 @@ def test_parse_fields_returns_any_field_content(fields: dict[str, bytes], is_quo
         (URLENCODED, b"key=%ff"),
         (URLENCODED, "key=ä".encode()),
         (URLENCODED, b"key=1&key=2"),
-        (URLENCODED, b"&".join(b"f%d=" % i for i in range(MOST_FIELDS + 1))),
+        (URLENCODED, b"&".join(b"f%d=" % i for i in range(MAX_FIELDS + 1))),
         ("multipart/form-data", multipart(("key", b"1"))),
         (MULTIPART, b""),
         (MULTIPART, b"--"),
@@ -74,7 +74,7 @@ def test_parse_fields_returns_any_field_content(fields: dict[str, bytes], is_quo
         (MULTIPART, b"before\r\n" + multipart(("key", b"1"))),
         (MULTIPART, multipart(("key", b"1"), ("key", b"2"))),
         (MULTIPART, multipart(("UPPER", b"1"))),
-        (MULTIPART, multipart(*((f"f{'x' * i}", b"") for i in range(MOST_FIELDS + 1)))),
+        (MULTIPART, multipart(*((f"f{'x' * i}", b"") for i in range(MAX_FIELDS + 1)))),
         (MULTIPART, f"--{FENCE}\r\nno head\r\n--{FENCE}--\r\n".encode()),
         (MULTIPART, f"--{FENCE}x\r\n\r\n1\r\n--{FENCE}--\r\n".encode()),
     ],
@@ -99,8 +99,8 @@ def test_parse_fields_accepts_long_texts_as_multipart() -> None:
     """To decode what is between two signs of per cent takes a hundred times as long as to cut it
     out.
     """
-    assert parse_fields(URLENCODED, b"key=" + b"7" * (MOST_PAIRS_BYTES - 4))["key"]
-    assert "at most 65,536 bytes" in refusal(URLENCODED, b"key=" + b"7" * (MOST_PAIRS_BYTES - 3))
+    assert parse_fields(URLENCODED, b"key=" + b"7" * (MAX_PAIRS_BYTES - 4))["key"]
+    assert "at most 65,536 bytes" in refusal(URLENCODED, b"key=" + b"7" * (MAX_PAIRS_BYTES - 3))
     assert (
         parse_fields(MULTIPART, multipart(("study", b"%41" * 900_000)))["study"] == b"%41" * 900_000
     )

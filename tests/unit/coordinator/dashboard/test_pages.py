@@ -22,10 +22,10 @@ from shoal.coordinator.dashboard import events as pages_events
 from shoal.coordinator.dashboard import pages
 from shoal.coordinator.dashboard.pages import make_pages
 from shoal.coordinator.mailbox import Mailbox
-from shoal.coordinator.results import encode_result
 from shoal.coordinator.routes import ROUTES
 from shoal.coordinator.service import CoordinatorService
 from shoal.coordinator.store.base import StudyOutcome
+from shoal.coordinator.studies import encode_result
 from shoal.entropy import SeededEntropy
 from shoal.errors import StoreError
 from shoal.protocols.base import AGGREGATOR, run_local
@@ -693,7 +693,7 @@ def test_one_wait_serves_all_streams(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_concurrent_stream_requests_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages_events, "MOST_STREAMS", 4)
+    monkeypatch.setattr(pages_events, "MAX_STREAMS", 4)
     manifest = make_manifest("anonml", 20)
     with live(tmp_path, manifest) as found, ExitStack() as stack:
         where = ("127.0.0.1", int(found.url.rpartition(":")[2]))
@@ -709,7 +709,7 @@ def test_concurrent_stream_requests_are_counted(
 
 
 def test_streams_beyond_limit_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages_events, "MOST_STREAMS", 2)
+    monkeypatch.setattr(pages_events, "MAX_STREAMS", 2)
     manifest = make_manifest("anonml", 20)
     digest = manifest.digest.hex()
     with live(tmp_path, manifest) as found:

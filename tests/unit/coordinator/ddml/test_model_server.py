@@ -11,9 +11,9 @@ from shoal.coordinator.ddml.model_server import ModelServer, ReceivedUpdate, ope
 from shoal.data.schema import Categorical, Numeric, Schema
 from shoal.entropy import SeededEntropy
 from shoal.errors import StoreError, UsageError
-from shoal.protocols.ddml.instances import (
+from shoal.protocols.ddml.merging import (
     EPOCH_WINDOW,
-    LIMIT,
+    MAX_WEIGHT,
     Weights,
     compute_moments,
     find_blend_factor,
@@ -22,7 +22,7 @@ from shoal.protocols.ddml.instances import (
 )
 from shoal.protocols.ddml.noisy_step import make_step
 from shoal.protocols.ddml.params import DDMLParams, Merge
-from shoal.protocols.ddml.spam_calibration import compute_centre_and_spread
+from shoal.protocols.ddml.spam_calibration import compute_centre_and_deviation
 from shoal.protocols.ddml.spam_filter import SpamFilter, SpamThresholds
 from shoal.study.loader import parse_study_text
 from shoal.study.manifest import Manifest
@@ -136,7 +136,7 @@ def test_repeated_update_counts_once(serving: ModelServer, store: MemoryInstance
 def test_malformed_update_is_rejected_and_counted(
     serving: ModelServer, store: MemoryInstanceStore
 ) -> None:
-    fine, least = bytes(4 * P), np.array([0, -LIMIT - 1, 0, 0], "<i4")
+    fine, least = bytes(4 * P), np.array([0, -MAX_WEIGHT - 1, 0, 0], "<i4")
     before = store.load_instances(STUDY).tolist()
     for id_, epoch, body, reason in [
         (bytes(15), 0, fine, "size"),
@@ -273,18 +273,18 @@ class Watcher:
     def __init__(self) -> None:
         self.seen: list[tuple[Floats, Floats, int]] = []
 
-    def gauge(self, centre: Floats, spread: Floats) -> Watching:
-        return Watching(self.seen, centre, spread)
+    def make_test(self, centre: Floats, deviation: Floats) -> Watching:
+        return Watching(self.seen, centre, deviation)
 
 
 class Watching:
     def __init__(
-        self, seen: list[tuple[Floats, Floats, int]], centre: Floats, spread: Floats
+        self, seen: list[tuple[Floats, Floats, int]], centre: Floats, deviation: Floats
     ) -> None:
-        self.seen, self.centre, self.spread = seen, centre, spread
+        self.seen, self.centre, self.deviation = seen, centre, deviation
 
-    def judge(self, weights: Weights, epoch: int) -> str | None:
-        self.seen.append((self.centre, self.spread, epoch))
+    def find_fault(self, weights: Weights, epoch: int) -> str | None:
+        self.seen.append((self.centre, self.deviation, epoch))
         return None
 
 
@@ -298,10 +298,10 @@ def test_spam_filter_uses_statistics_of_at_most_k_updates_ago(
     for _ in range(4 * K):
         history.append(store.load_instances(STUDY))
         send(serving, entropy, 1)
-    for i, (centre, spread, epoch) in enumerate(watcher.seen):
+    for i, (centre, deviation, epoch) in enumerate(watcher.seen):
         then = history[i // K * K]
         assert centre == pytest.approx(then.mean(axis=0))
-        assert spread == pytest.approx(then.std(axis=0, ddof=1))
+        assert deviation == pytest.approx(then.std(axis=0, ddof=1))
         assert epoch == 0
     assert len({id(centre) for centre, _, _ in watcher.seen}) == 4
 
@@ -480,7 +480,7 @@ def test_statistics_cover_all_instances(shape: tuple[int, int], entropy: SeededE
         .astype(np.int32)
         .reshape(shape)
     )
-    centre, spread = compute_moments(instances)
-    expected = compute_centre_and_spread(instances.astype(np.float64))
+    centre, deviation = compute_moments(instances)
+    expected = compute_centre_and_deviation(instances.astype(np.float64))
     assert np.array_equal(centre, expected[0])
-    np.testing.assert_allclose(spread, expected[1], rtol=1e-12)
+    np.testing.assert_allclose(deviation, expected[1], rtol=1e-12)

@@ -316,7 +316,7 @@ class TestBatches:
     def test_flood_of_invalid_tokens_is_checked_one_by_one(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(tokens, "_MANY", 4)
+        monkeypatch.setattr(tokens, "_FLOOD_GROUPS", 4)
         mixed = [GOOD if i % 6 == 5 else replace(GOOD, message=b"another") for i in range(24)]
         counting = Counting(ISSUER.key, SCOPE)
         assert counting.verify_many(mixed) == [i % 6 == 5 for i in range(24)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from shoal.crypto.credentials.tokens import PresentedToken
 from tests.support.tokens import ISSUER, SCOPE, person, presented, registered
 
+_RECURSION_LIMIT = sys.getrecursionlimit()
 ecc = pytest.importorskip(
     "py_ecc.optimized_bls12_381",
     reason="py_ecc (an oracle of the development environment) is not installed",
@@ -18,6 +20,8 @@ ecc = pytest.importorskip(
 compression = pytest.importorskip("py_ecc.bls.point_compression")
 hashing = pytest.importorskip("py_ecc.bls.hash_to_curve")
 expansion = pytest.importorskip("py_ecc.bls.hash")
+# py_ecc raises the limit. Deeply nested JSON in other tests would then overflow the stack.
+sys.setrecursionlimit(_RECURSION_LIMIT)
 
 API = b"BBS_BLS12381G1_XMD:SHA-256_SSWU_RO_H2G_HM2S_PSEUDONYM_"
 P1 = int(

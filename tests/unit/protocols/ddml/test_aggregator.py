@@ -33,9 +33,9 @@ from shoal.protocols.ddml.aggregator import (
     DDMLAggregatorState,
     RejectedUpdateCounts,
 )
-from shoal.protocols.ddml.instances import (
+from shoal.protocols.ddml.merging import (
     EPOCH_WINDOW,
-    LIMIT,
+    MAX_WEIGHT,
     find_blend_factor,
     merge_update,
     steady_variance,
@@ -206,7 +206,7 @@ def wrong_weights() -> dict[str, npt.NDArray[Any]]:
         "one too few": weights[1:],
         "one too many": np.append(weights, weights[:1]),
         "64 bits": weights.astype(np.int64),
-        "out of range": np.where(np.arange(weights.size) == 3, -LIMIT - 1, weights).astype(
+        "out of range": np.where(np.arange(weights.size) == 3, -MAX_WEIGHT - 1, weights).astype(
             np.int32
         ),
     }
@@ -227,30 +227,30 @@ class StrictFilter:
     def __init__(self) -> None:
         self.shown: list[tuple[int, ...]] = []
 
-    def gauge(
-        self, centre: npt.NDArray[np.float64], spread: npt.NDArray[np.float64]
+    def make_test(
+        self, centre: npt.NDArray[np.float64], deviation: npt.NDArray[np.float64]
     ) -> StrictFilter:
-        self.centre, self.spread = centre, spread
+        self.centre, self.deviation = centre, deviation
         return self
 
-    def judge(self, weights: npt.NDArray[np.int32], epoch: int) -> str | None:
-        self.shown.append((*weights.shape, *self.centre.shape, *self.spread.shape, epoch))
+    def find_fault(self, weights: npt.NDArray[np.int32], epoch: int) -> str | None:
+        self.shown.append((*weights.shape, *self.centre.shape, *self.deviation.shape, epoch))
         return "too large" if weights[0] > self.centre[0] else None
 
 
 def test_spam_is_dropped_and_counted() -> None:
-    judge = StrictFilter()
-    aggregator, state = opened(spam_filter=judge)
-    low, high = (np.full(LAPLACE.n_weights, end, np.int32) for end in (-LIMIT, LIMIT))
+    spam_filter = StrictFilter()
+    aggregator, state = opened(spam_filter=spam_filter)
+    low, high = (np.full(LAPLACE.n_weights, end, np.int32) for end in (-MAX_WEIGHT, MAX_WEIGHT))
     after, _ = give(aggregator, state, an_update(LAPLACE, 1, weights=high))
     assert after == state.replace(refused=RejectedUpdateCounts(spam=1))
     after, _ = give(
         aggregator, after.replace(n_merged=3000), an_update(LAPLACE, 2, epoch=2, weights=low)
     )
     assert (after.n_merged, after.refused.spam) == (3001, 1)
-    assert judge.shown == [(6, 6, 6, 0), (6, 6, 6, 2)]
+    assert spam_filter.shown == [(6, 6, 6, 0), (6, 6, 6, 2)]
     give(aggregator, after.replace(n_merged=30_000), an_update(LAPLACE, 3))
-    assert len(judge.shown) == 2, "a stale update is not judged"
+    assert len(spam_filter.shown) == 2, "a stale update is not judged"
 
 
 def test_aggregator_ends_after_expected_updates_and_ignores_later_ones() -> None:

@@ -25,8 +25,8 @@ from shoal.protocols.ddml.analysis import (
     survival,
 )
 from shoal.protocols.ddml.design_matrix import SparseInputs
-from shoal.protocols.ddml.instances import add_step, draw_instances, steady_variance, update_average
 from shoal.protocols.ddml.links import compute_gradient
+from shoal.protocols.ddml.merging import add_step, draw_instances, steady_variance, update_average
 
 Floats = npt.NDArray[np.float64]
 
@@ -95,7 +95,7 @@ def test_early_chance_right_after_update_is_one_in_twenty() -> None:
 def test_dynamics_without_delay_follow_theorem_1(k: int, part: float) -> None:
     found = compute_dynamics(k, part)
     assert found.pace == part / k
-    assert found.spread == pytest.approx(steady_variance(k, part))
+    assert found.variance == pytest.approx(steady_variance(k, part))
     assert found.noise == pytest.approx(k / (k * (1 - part) + part))
 
 
@@ -104,13 +104,13 @@ def test_dynamics_of_discard_count_updates_in_flight_as_instances(k: int, s: int
     found = compute_dynamics(k, 1.0, s)
     assert found.pace == 1 / (k + s)
     assert found.noise == pytest.approx(k + s)
-    assert found.spread == pytest.approx(k * (k + s - 1) / (2 * (k - 1)))
+    assert found.variance == pytest.approx(k * (k + s - 1) / (2 * (k - 1)))
 
 
 def test_dynamics_of_blend_hardly_depend_on_updates_in_flight() -> None:
     still, busy = compute_dynamics(20, 0.1), compute_dynamics(20, 0.1, 100)
-    assert busy.noise == pytest.approx(still.noise, rel=0.001) and busy.spread == pytest.approx(
-        still.spread, rel=0.002
+    assert busy.noise == pytest.approx(still.noise, rel=0.001) and busy.variance == pytest.approx(
+        still.variance, rel=0.002
     )
     assert still.pace / busy.pace == pytest.approx(1.5)
     assert compute_dynamics(1, 0.1, 10) == InstanceDynamics(0.05, 0.0, 1.0)
@@ -134,9 +134,9 @@ def test_dynamics_match_simulation(part: float, s: int) -> None:
             instances[each, discarded[t]] += part * (
                 under_way.pop(0) - instances[each, discarded[t]]
             )
-    spread = instances.var(axis=1, ddof=1)
-    assert spread.mean() == pytest.approx(
-        compute_dynamics(k, part, s).spread, abs=5 * spread.std() / math.sqrt(runs)
+    variance = instances.var(axis=1, ddof=1)
+    assert variance.mean() == pytest.approx(
+        compute_dynamics(k, part, s).variance, abs=5 * variance.std() / math.sqrt(runs)
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from shoal.errors import RemoteProtocolError
 from shoal.messages.base import Array
-from shoal.protocols.ddml.instances import EPOCH_WINDOW, LIMIT, compute_epoch, is_stale
+from shoal.protocols.ddml.merging import EPOCH_WINDOW, MAX_WEIGHT, compute_epoch, is_stale
 from shoal.protocols.ddml.messages import future_epoch_error, read_weights
 from tests.support.ddml import STUDIES, some_weights
 
@@ -23,7 +23,7 @@ def test_read_weights_returns_sent_weights_without_copy() -> None:
     assert read.dtype == np.int32 and not read.flags.writeable
 
 
-@pytest.mark.parametrize("least", [LIMIT, -LIMIT])
+@pytest.mark.parametrize("least", [MAX_WEIGHT, -MAX_WEIGHT])
 def test_read_weights_accepts_ends_of_range(least: int) -> None:
     weights = some_weights(PARAMS)
     weights[2] = least
@@ -33,7 +33,7 @@ def test_read_weights_accepts_ends_of_range(least: int) -> None:
 def wrong() -> dict[str, np.ndarray]:
     weights = some_weights(PARAMS)
     beyond = weights.copy()
-    beyond[1] = -LIMIT - 1
+    beyond[1] = -MAX_WEIGHT - 1
     return {
         "one too few": weights[:-1],
         "one too many": np.append(weights, np.int32(0)),

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from shoal.protocols.ddml import numba_passes
-from shoal.protocols.ddml.instances import LIMIT, compute_moments, merge_update
+from shoal.protocols.ddml.merging import MAX_WEIGHT, compute_moments, merge_update
 from shoal.protocols.ddml.numba_passes import CompiledPasses, Weights
-from shoal.protocols.ddml.spam_calibration import compute_centre_and_spread, pool_variances
+from shoal.protocols.ddml.spam_calibration import compute_centre_and_deviation, pool_variances
 
 PLAIN = CompiledPasses(
     numba_passes.blend,
@@ -31,14 +31,14 @@ def both() -> list[CompiledPasses]:
 def some(k: int, p: int, seed: int = 7) -> Weights:
     """Instances that cannot be written to, as they come out of a store."""
     rows = np.random.default_rng(seed).integers(
-        -LIMIT, LIMIT, (k, p), endpoint=True, dtype=np.int32
+        -MAX_WEIGHT, MAX_WEIGHT, (k, p), endpoint=True, dtype=np.int32
     )
     return np.frombuffer(rows.tobytes(), np.int32).reshape(k, p)
 
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 1 / 3])
 def test_blend_equals_merge_update(part: float) -> None:
-    ends = np.array([-LIMIT, LIMIT, 0, 5, -5, 15], np.int32)
+    ends = np.array([-MAX_WEIGHT, MAX_WEIGHT, 0, 5, -5, 15], np.int32)
     instance, update = (
         np.concatenate([ends, some(2, 3_000)[0]]),
         np.concatenate([ends[::-1], some(2, 3_000)[1]]),
@@ -53,16 +53,16 @@ def test_blend_equals_merge_update(part: float) -> None:
 @pytest.mark.parametrize("k", [1, 2, 4, 5, 7, 20])
 def test_compute_moments_equals_numpy(k: int) -> None:
     instances = some(k, 2_050)  # two blocks
-    centre, spread = compute_centre_and_spread(instances.astype(np.float64))
+    centre, expected = compute_centre_and_deviation(instances.astype(np.float64))
     for one in both():
         mean, deviation = numba_passes.run_moments(one, instances)
         assert np.array_equal(mean, instances.sum(axis=0, dtype=np.int64) / k)
         np.testing.assert_allclose(mean, centre, rtol=1e-12)
-        np.testing.assert_allclose(deviation, spread, rtol=1e-9)
+        np.testing.assert_allclose(deviation, expected, rtol=1e-9)
 
 
-def test_compute_moments_keeps_small_spread_far_from_zero() -> None:
-    instances = (LIMIT - 10 + np.arange(8).reshape(4, 2)).astype(np.int32)
+def test_compute_moments_keeps_small_deviation_far_from_zero() -> None:
+    instances = (MAX_WEIGHT - 10 + np.arange(8).reshape(4, 2)).astype(np.int32)
     for one in both():
         np.testing.assert_allclose(
             numba_passes.run_moments(one, instances)[1], instances.std(axis=0, ddof=1), rtol=1e-12
@@ -70,12 +70,12 @@ def test_compute_moments_keeps_small_spread_far_from_zero() -> None:
 
 
 def test_compute_scales_equals_numpy() -> None:
-    spread = np.abs(np.random.default_rng(2).normal(size=3_000)) * 1e6
+    deviation = np.abs(np.random.default_rng(2).normal(size=3_000)) * 1e6
     for one in both():
         parts = np.empty(3_000, np.float32)
-        one.compute_scales(spread, 17.0, parts)
+        one.compute_scales(deviation, 17.0, parts)
         np.testing.assert_allclose(
-            parts, 1 / np.sqrt(pool_variances(spread**2, 0.0, math.sqrt(17.0))), rtol=1e-6
+            parts, 1 / np.sqrt(pool_variances(deviation**2, 0.0, math.sqrt(17.0))), rtol=1e-6
         )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from shoal.data.schema import Categorical, Numeric, Schema
 from shoal.errors import MechanismError
-from shoal.protocols.ddml.instances import find_blend_factor
+from shoal.protocols.ddml.merging import find_blend_factor
 from shoal.protocols.ddml.noisy_step import make_step
 from shoal.protocols.ddml.params import DDMLParams, l1_clip, noise_lengths
 

@@ -29,7 +29,7 @@ from shoal.protocols.base import (
     run_input,
 )
 from shoal.protocols.ddml.design_matrix import InputDesign
-from shoal.protocols.ddml.instances import EPOCH_WINDOW, LIMIT, add_step
+from shoal.protocols.ddml.merging import EPOCH_WINDOW, MAX_WEIGHT, add_step
 from shoal.protocols.ddml.messages import ID_BYTES, DDMLDraw, DDMLUpdate
 from shoal.protocols.ddml.noisy_step import AdditiveStep, make_step, price_update
 from shoal.protocols.ddml.params import DDMLParams
@@ -177,7 +177,7 @@ def test_inputs_are_made_for_one_batch_only(name: str, monkeypatch: pytest.Monke
     assert made == [peer.params.batch_size]
 
 
-EXTREMES = [-LIMIT, -1, 0, 1, LIMIT]
+EXTREMES = [-MAX_WEIGHT, -1, 0, 1, MAX_WEIGHT]
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -207,7 +207,10 @@ def test_peer_answers_every_instance_with_any_batch(name: str) -> None:
         )
         update = peer.answer(DDMLPeerState(instance=instance), "update/0", SeededEntropy(number))
         assert isinstance(update, DDMLUpdate)
-        assert abs(update.weights.expect("int32", params.n_weights).astype(np.int64)).max() <= LIMIT
+        assert (
+            abs(update.weights.expect("int32", params.n_weights).astype(np.int64)).max()
+            <= MAX_WEIGHT
+        )
 
 
 def test_updates_on_same_instance_and_rows_differ() -> None:
@@ -218,7 +221,7 @@ def test_updates_on_same_instance_and_rows_differ() -> None:
     assert first.id != second.id and first.weights != second.weights
 
 
-@pytest.mark.parametrize("end", [-LIMIT, LIMIT])
+@pytest.mark.parametrize("end", [-MAX_WEIGHT, MAX_WEIGHT])
 def test_update_of_extreme_instance_stays_in_range(end: int) -> None:
     peer, ledger = a_peer(), MemoryLedger()
     state, draw = begun(peer, ledger)
@@ -231,7 +234,8 @@ def test_update_of_extreme_instance_stays_in_range(end: int) -> None:
     )
     assert isinstance(update, DDMLUpdate)
     assert (
-        abs(update.weights.expect("int32", peer.params.n_weights).astype(np.int64)).max() <= LIMIT
+        abs(update.weights.expect("int32", peer.params.n_weights).astype(np.int64)).max()
+        <= MAX_WEIGHT
     )
 
 
@@ -348,7 +352,7 @@ def test_unit_weight_is_charged_as_whole_update() -> None:
         np.zeros(7, np.int32),
         np.zeros(6, np.int64),
         np.zeros(6, np.uint32),
-        np.full(6, -LIMIT - 1, np.int32),
+        np.full(6, -MAX_WEIGHT - 1, np.int32),
     ],
 )
 def test_instance_of_wrong_size_type_or_range_is_rejected(weights: Any) -> None:

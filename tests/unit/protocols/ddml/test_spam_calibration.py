@@ -16,7 +16,7 @@ from shoal.protocols.ddml.spam_calibration import (
     VectorClippedUpdates,
     WeightClippedUpdates,
     WeightGroup,
-    compute_centre_and_spread,
+    compute_centre_and_deviation,
     make_honest_updates,
     noise_deviation,
     pool_variances,
@@ -96,26 +96,26 @@ def test_noiseless_updates_use_largest_step_as_unit():
 
 def test_centre_and_spread_are_mean_and_sample_deviation():
     instances = np.array([[1.0, 5.0], [3.0, 5.0], [8.0, 5.0]])
-    centre, spread = compute_centre_and_spread(instances)
+    centre, deviation = compute_centre_and_deviation(instances)
     assert centre.tolist() == [4.0, 5.0]
-    assert spread.tolist() == [math.sqrt(13), 0.0]
+    assert deviation.tolist() == [math.sqrt(13), 0.0]
 
 
 def test_centre_and_spread_of_weights_are_floats():
     instances = np.array([[-(2**31) + 1, 2**31 - 1], [2**31 - 1, 2**31 - 1]], np.int32)
-    centre, spread = compute_centre_and_spread(instances)
-    assert (centre.dtype, spread.dtype) == (np.float64, np.float64)
+    centre, deviation = compute_centre_and_deviation(instances)
+    assert (centre.dtype, deviation.dtype) == (np.float64, np.float64)
     assert centre.tolist() == [0.0, 2.0**31 - 1]
-    assert spread.tolist() == [pytest.approx((2**31 - 1) * math.sqrt(2)), 0.0]
-    assert [part.dtype for part in compute_centre_and_spread(instances[:1])] == [
+    assert deviation.tolist() == [pytest.approx((2**31 - 1) * math.sqrt(2)), 0.0]
+    assert [part.dtype for part in compute_centre_and_deviation(instances[:1])] == [
         np.float64,
         np.float64,
     ]
 
 
 def test_spread_of_single_instance_is_zero():
-    centre, spread = compute_centre_and_spread(np.array([[1.0, 5.0]]))
-    assert (centre.tolist(), spread.tolist()) == ([1.0, 5.0], [0.0, 0.0])
+    centre, deviation = compute_centre_and_deviation(np.array([[1.0, 5.0]]))
+    assert (centre.tolist(), deviation.tolist()) == ([1.0, 5.0], [0.0, 0.0])
 
 
 def test_pool_variances_averages_own_and_common_variance():
@@ -154,7 +154,7 @@ def test_more_updates_in_flight_deviate_further():
 @pytest.mark.untraced
 def test_more_updates_in_flight_need_longer_simulation(monkeypatch):
     monkeypatch.setattr(spam_calibration, "_NUMBERS", 1)
-    monkeypatch.setattr(spam_calibration, "_MOST_UPDATES", 3_000)
+    monkeypatch.setattr(spam_calibration, "_MAX_UPDATES", 3_000)
     figures = params(4, variant="paper", n_instances=3)
     for in_flight, n in ((0, 800), (27, 2 * 30**2), (300, 3_000)):
         assert len(

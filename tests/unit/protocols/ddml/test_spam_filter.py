@@ -18,8 +18,8 @@ from shoal.attacks.ddml import (
 from shoal.data.schema import Categorical, Numeric, Schema, Text
 from shoal.entropy import SeededEntropy
 from shoal.protocols.ddml import spam_calibration
-from shoal.protocols.ddml.instances import (
-    LIMIT,
+from shoal.protocols.ddml.merging import (
+    MAX_WEIGHT,
     OUT_OF_RANGE,
     add_step,
     draw_instances,
@@ -31,8 +31,8 @@ from shoal.protocols.ddml.noisy_step import make_step
 from shoal.protocols.ddml.params import DDMLParams
 from shoal.protocols.ddml.spam_calibration import noise_deviation
 from shoal.protocols.ddml.spam_filter import (
-    ALL_TOO_FAR,
-    ONE_TOO_FAR,
+    UPDATE_TOO_FAR,
+    WEIGHT_TOO_FAR,
     SpamFilter,
     SpamThresholds,
     calibrate_thresholds,
@@ -57,34 +57,36 @@ def around(spam: SpamFilter, *deviations: float) -> str | None:
     """
     centre = np.array([0.0, 1e6, -1e6, 5.0])
     weights = np.rint(centre + SIGMA * np.array(deviations)).astype(np.int32)
-    return spam.judge(weights, centre, np.zeros(4))
+    return spam.find_fault(weights, centre, np.zeros(4))
 
 
-def test_judge_rejects_one_extreme_weight():
+def test_find_fault_rejects_one_extreme_weight():
     spam = SpamFilter(FIGURES, SpamThresholds(3.0, 2.0))
     assert around(spam, 2.99, 0, 0, 0) is None
-    assert around(spam, 3.01, 0, 0, 0) == ONE_TOO_FAR
-    assert around(spam, 0, 0, 0, -3.01) == ONE_TOO_FAR
+    assert around(spam, 3.01, 0, 0, 0) == WEIGHT_TOO_FAR
+    assert around(spam, 0, 0, 0, -3.01) == WEIGHT_TOO_FAR
 
 
-def test_judge_rejects_large_root_mean_square():
+def test_find_fault_rejects_large_root_mean_square():
     spam = SpamFilter(FIGURES, SpamThresholds(3.0, 2.0))
     assert around(spam, 1.99, -1.99, 1.99, 1.99) is None
-    assert around(spam, 2.01, -2.01, 2.01, 2.01) == ALL_TOO_FAR
+    assert around(spam, 2.01, -2.01, 2.01, 2.01) == UPDATE_TOO_FAR
 
 
-def test_judge_scales_by_pooled_spread_and_noise():
-    spread = SIGMA * np.array([1.0, 2.0, 3.0, 4.0])
+def test_find_fault_scales_by_pooled_deviation_and_noise():
+    deviation = SIGMA * np.array([1.0, 2.0, 3.0, 4.0])
     unit = math.sqrt((4.0**2 + (1 + 4 + 9 + 16) / 4) / 2 + 1) * SIGMA
-    for size, verdict in ((2.99, None), (3.01, ONE_TOO_FAR)):
+    for size, verdict in ((2.99, None), (3.01, WEIGHT_TOO_FAR)):
         weights = np.array([0, 0, 0, round(size * unit)], np.int32)
         assert (
-            SpamFilter(FIGURES, SpamThresholds(3.0, 2.0)).judge(weights, np.zeros(4), spread)
+            SpamFilter(FIGURES, SpamThresholds(3.0, 2.0)).find_fault(
+                weights, np.zeros(4), deviation
+            )
             == verdict
         )
 
 
-def test_judge_of_many_weights_equals_blocks():
+def test_find_fault_of_many_weights_equals_blocks():
     p = 20_000
     schema = Schema([], Categorical("y", ["no", "yes"]), [Text("words", buckets=p - 1)])
     figures = DDMLParams(schema, 4.0, 10_000, variant="paper", fraction_bits=24)
@@ -92,72 +94,78 @@ def test_judge_of_many_weights_equals_blocks():
     spam = SpamFilter(figures, SpamThresholds(3.0, 2.0))
     for where in (0, 10_000, p - 1):
         assert (
-            spam.judge(
+            spam.find_fault(
                 (round(3.01 * sigma) * (np.arange(p) == where)).astype(np.int32), still, still
             )
-            == ONE_TOO_FAR
+            == WEIGHT_TOO_FAR
         )
-    for size, verdict in ((1.99, None), (2.01, ALL_TOO_FAR)):
-        assert spam.judge(np.full(p, round(size * sigma), np.int32), still, still) == verdict
+    for size, verdict in ((1.99, None), (2.01, UPDATE_TOO_FAR)):
+        assert spam.find_fault(np.full(p, round(size * sigma), np.int32), still, still) == verdict
 
 
-def test_judge_does_not_change_arguments():
-    weights, centre, spread = np.array([1, 2, 3, 4], np.int32), np.ones(4), np.full(4, 2.0)
-    SpamFilter(FIGURES, SpamThresholds(3.0, 2.0)).judge(weights, centre, spread)
-    assert (weights.tolist(), centre.tolist(), spread.tolist()) == (
+def test_find_fault_does_not_change_arguments():
+    weights, centre, deviation = np.array([1, 2, 3, 4], np.int32), np.ones(4), np.full(4, 2.0)
+    SpamFilter(FIGURES, SpamThresholds(3.0, 2.0)).find_fault(weights, centre, deviation)
+    assert (weights.tolist(), centre.tolist(), deviation.tolist()) == (
         [1, 2, 3, 4],
         [1.0] * 4,
         [2.0] * 4,
     )
 
 
-def test_judge_all_equals_judge():
+def test_find_fault_among_equals_find_fault():
     rng = np.random.default_rng(1)
     instances = rng.integers(-10_000, 10_000, (5, 4)).astype(np.int32)
     spam = SpamFilter(FIGURES, SpamThresholds(3.0, 2.0))
     for size in (1e3, 1e4, 1e5, 1e6):
         weights = rng.normal(0, size, 4).astype(np.int32)
-        expected = spam.judge(weights, instances.mean(axis=0), instances.std(axis=0, ddof=1))
-        assert spam.judge_all(weights, instances) == expected
+        expected = spam.find_fault(weights, instances.mean(axis=0), instances.std(axis=0, ddof=1))
+        assert spam.find_fault_among(weights, instances) == expected
 
 
-def test_judge_accepts_single_instance():
+def test_find_fault_accepts_single_instance():
     spam, only = SpamFilter(FIGURES, SpamThresholds(3.0, 2.0)), np.zeros((1, 4), np.int32)
-    assert spam.judge_all(np.array([round(SIGMA), 0, 0, 0], np.int32), only) is None
-    assert spam.judge_all(np.array([round(4 * SIGMA), 0, 0, 0], np.int32), only) == ONE_TOO_FAR
+    assert spam.find_fault_among(np.array([round(SIGMA), 0, 0, 0], np.int32), only) is None
+    assert (
+        spam.find_fault_among(np.array([round(4 * SIGMA), 0, 0, 0], np.int32), only)
+        == WEIGHT_TOO_FAR
+    )
 
 
-def test_judge_rejects_weight_out_of_range_first():
+def test_find_fault_rejects_weight_out_of_range_first():
     spam, least = (
         SpamFilter(FIGURES, SpamThresholds(math.inf, math.inf)),
-        np.full(4, -LIMIT - 1, np.int32),
+        np.full(4, -MAX_WEIGHT - 1, np.int32),
     )
-    assert spam.judge(least, np.zeros(4), np.zeros(4)) == OUT_OF_RANGE
-    assert spam.judge(np.full(4, -LIMIT, np.int32), np.zeros(4), np.zeros(4)) is None
+    assert spam.find_fault(least, np.zeros(4), np.zeros(4)) == OUT_OF_RANGE
+    assert spam.find_fault(np.full(4, -MAX_WEIGHT, np.int32), np.zeros(4), np.zeros(4)) is None
 
 
-def test_judge_uses_smaller_noise_in_later_epoch():
+def test_find_fault_uses_smaller_noise_in_later_epoch():
     weights, still = np.array([round(2.5 * SIGMA), 0, 0, 0], np.int32), np.zeros(4)
     falling, steady = (
         SpamFilter(params(4, decay=decay), SpamThresholds(3.0, 2.0)) for decay in ("sqrt", "none")
     )
-    assert falling.judge(weights, still, still) is None
-    assert falling.judge(weights, still, still, epoch=3) == ALL_TOO_FAR
-    assert falling.judge_all(weights, np.zeros((2, 4), np.int32), epoch=3) == ALL_TOO_FAR
-    assert steady.judge(weights, still, still, epoch=3) is None
+    assert falling.find_fault(weights, still, still) is None
+    assert falling.find_fault(weights, still, still, epoch=3) == UPDATE_TOO_FAR
+    assert falling.find_fault_among(weights, np.zeros((2, 4), np.int32), epoch=3) == UPDATE_TOO_FAR
+    assert steady.find_fault(weights, still, still, epoch=3) is None
 
 
-def test_gauge_judges_many_updates_as_single_ones():
+def test_update_test_checks_many_updates_as_single_ones():
     spam, still = SpamFilter(params(4, decay="sqrt"), SpamThresholds(3.0, 2.0)), np.zeros(4)
-    gauge, updates = (
-        spam.gauge(still, still),
+    update_test, updates = (
+        spam.make_test(still, still),
         [np.array([round(by * SIGMA), 0, 0, 0], np.int32) for by in (1.0, 2.5, 4.0)],
     )
     alone = [
-        [spam.judge(weights, still, still, epoch) for weights in updates] for epoch in (0, 3, 0)
+        [spam.find_fault(weights, still, still, epoch) for weights in updates]
+        for epoch in (0, 3, 0)
     ]
-    assert [[gauge.judge(weights, epoch) for weights in updates] for epoch in (0, 3, 0)] == alone
-    assert alone[0] == [None, None, ONE_TOO_FAR] and alone[1][1] == ALL_TOO_FAR
+    assert [
+        [update_test.find_fault(weights, epoch) for weights in updates] for epoch in (0, 3, 0)
+    ] == alone
+    assert alone[0] == [None, None, WEIGHT_TOO_FAR] and alone[1][1] == UPDATE_TOO_FAR
 
 
 def test_calibrate_thresholds_is_deterministic():
@@ -183,7 +191,7 @@ def test_thresholds_follow_noise_distribution():
     chance_of_each = 0.0025 / 20
     assert math.isclose(laplace.largest, -math.log(chance_of_each) / math.sqrt(2), rel_tol=0.15)
     assert closest.largest < math.sqrt(20)
-    # Directions have one length: only the spread of the instances makes them seem longer or
+    # Directions have one length: only the deviation of the instances makes them seem longer or
     # shorter.
     assert closest.rms < 1.25 < laplace.rms
 
@@ -214,7 +222,7 @@ def refused_of(figures: DDMLParams, n: int) -> float:
         gradient = np.full(figures.n_weights, 10.0 if i % 40 < 20 else -10.0)
         update = add_step(instances[entropy.below(k)], step.draw(gradient, entropy))
         slot = entropy.below(k)
-        if spam.judge_all(update, instances) is None:
+        if spam.find_fault_among(update, instances) is None:
             instances[slot] = merge_update(instances[slot], update, part)
         else:
             refused += 1
@@ -247,15 +255,15 @@ def test_noiseless_thresholds_depend_on_gradients_only():
     figures = params(300, epsilon=math.inf)
     spam = SpamFilter(figures, calibrate_thresholds(figures, 0))
     assert (
-        spam.judge_all(
+        spam.find_fault_among(
             np.full(300, round(noise_deviation(make_step(figures))), np.int32),
             np.zeros((20, 300), np.int32),
         )
         is None
     )
     assert (
-        spam.judge_all(np.full(300, 1 << 30, np.int32), np.zeros((20, 300), np.int32))
-        == ALL_TOO_FAR
+        spam.find_fault_among(np.full(300, 1 << 30, np.int32), np.zeros((20, 300), np.int32))
+        == UPDATE_TOO_FAR
     )
 
 
@@ -294,7 +302,7 @@ def test_filter_accepts_honest_and_rejects_false_updates(merge, more):
         if i < in_flight:
             continue
         drawn, update = pending.pop(entropy.below(len(pending)))
-        refused += spam.judge_all(update, instances) is not None
+        refused += spam.find_fault_among(update, instances) is not None
         for false in (
             make_random_update(update, entropy),
             negate_update(update),
@@ -302,7 +310,7 @@ def test_filter_accepts_honest_and_rejects_false_updates(merge, more):
             scale_update(update, 3),
             stretch_step(drawn, update, 10),
         ):
-            caught += spam.judge_all(false, instances) is not None
+            caught += spam.find_fault_among(false, instances) is not None
         slot = entropy.below(10)
         instances[slot] = merge_update(instances[slot], update, find_blend_factor(merge))
     assert refused <= 0.02 * n

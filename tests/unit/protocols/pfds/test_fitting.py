@@ -315,7 +315,7 @@ def test_fit_stops_after_the_maximum_of_steps(monkeypatch: pytest.MonkeyPatch) -
         WeightPrior.make_ridge(11, 1.0),
         compute_targets(CLASSES, rows)[:, 0],
     )
-    monkeypatch.setattr(fitting, "MOST_STEPS", 2)
+    monkeypatch.setattr(fitting, "MAX_STEPS", 2)
     after_two = fit_parameters(design, targets, prior, is_number=False)
     monkeypatch.undo()
     assert (

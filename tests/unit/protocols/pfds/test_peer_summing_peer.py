@@ -35,7 +35,7 @@ from shoal.protocols.pfds.messages import (
 from shoal.protocols.pfds.params import PFDSRows
 from shoal.protocols.pfds.peer import PFDSSecureSumPeerState, SecureSumPeer
 from shoal.protocols.pfds.personal_model import PersonalModel
-from shoal.protocols.pfds.refinement import LONGEST_REACH, MOST, ONE
+from shoal.protocols.pfds.refinement import MAX_REACH, MAX_WEIGHT, ONE
 from shoal.protocols.pfds.script import SecureSumScript
 from shoal.protocols.secagg.messages import (
     SumAgreement,
@@ -149,10 +149,10 @@ def test_stored_answer_after_lost_state_ends_the_sum() -> None:
         {"step": 99},
         {"weights": Array.from_values(np.zeros(3, np.int64))},
         {"direction": Array.from_values(np.zeros(16, np.int32))},
-        {"intercept": MOST * ONE + 1},
+        {"intercept": MAX_WEIGHT * ONE + 1},
         {"intercept": -(1 << 62)},
         {"reaches": (0, 1 << 20)},
-        {"reaches": (1 << 20, LONGEST_REACH + 1)},
+        {"reaches": (1 << 20, MAX_REACH + 1)},
     ],
 )
 def test_impossible_script_state_is_rejected(changes: dict[str, object]) -> None:
@@ -163,7 +163,9 @@ def test_impossible_script_state_is_rejected(changes: dict[str, object]) -> None
     )
 
 
-@pytest.mark.parametrize("value", [MOST * ONE + 1, -MOST * ONE - 1, (1 << 63) - 1, -(1 << 63)])
+@pytest.mark.parametrize(
+    "value", [MAX_WEIGHT * ONE + 1, -MAX_WEIGHT * ONE - 1, (1 << 63) - 1, -(1 << 63)]
+)
 def test_too_large_weights_are_rejected(value: int) -> None:
     peer = get_peer()
     for part in ("weights", "direction"):
@@ -177,8 +179,8 @@ def test_too_large_weights_are_rejected(value: int) -> None:
         largest = make_ask(
             peer,
             question,
-            weights=make_weights(peer, MOST * ONE),
-            direction=make_weights(peer, -MOST * ONE),
+            weights=make_weights(peer, MAX_WEIGHT * ONE),
+            direction=make_weights(peer, -MAX_WEIGHT * ONE),
         )
         assert give(peer, peer.initial_state(), largest)[1], (
             "the largest weights are allowed, and counts are bounded"

@@ -11,7 +11,7 @@ from shoal.data.schema import Feature
 from shoal.protocols.pfds.fitting import fit_ridge_model
 from shoal.protocols.pfds.params import GRID, Floats
 from shoal.protocols.pfds.refinement import (
-    MOST,
+    MAX_WEIGHT,
     ONE,
     Descent,
     compute_clip,
@@ -43,7 +43,7 @@ def test_residuals_equal_float_residuals_to_half_a_unit(label: Feature, size: fl
 
 
 @pytest.mark.parametrize("label", [TWO, NUMBER])
-@pytest.mark.parametrize("weight", [MOST * ONE, -MOST * ONE])
+@pytest.mark.parametrize("weight", [MAX_WEIGHT * ONE, -MAX_WEIGHT * ONE])
 def test_residuals_never_exceed_the_clip(label: Feature, weight: int) -> None:
     params = make_params(label)
     rows = make_rows(params, 100)
@@ -88,10 +88,10 @@ def test_descent_step_equals_the_formula(label: Feature, curvature: float) -> No
         0.5 * v + (g - missed * f) / (curvature * f + 2 * 0.002)
         for v, g, f in zip(velocity, gradient, shares, strict=True)
     ]
-    assert moved.velocity == pytest.approx(expected)
+    assert moved.weight_velocity == pytest.approx(expected)
     assert moved.weights == pytest.approx(weights + 0.4 * np.array(expected))
-    assert moved.drift == pytest.approx(0.05 + missed / curvature)
-    assert moved.intercept == pytest.approx(0.3 + 0.4 * moved.drift)
+    assert moved.intercept_velocity == pytest.approx(0.05 + missed / curvature)
+    assert moved.intercept == pytest.approx(0.3 + 0.4 * moved.intercept_velocity)
 
 
 @pytest.mark.parametrize("label", [TWO, NUMBER])
@@ -123,5 +123,5 @@ def test_descent_keeps_empty_cells_and_stays_in_bounds() -> None:
     thrown = Descent.start(shares, 0.0)
     for _ in range(6):
         thrown = thrown.move(params, 0.7, np.full(params.n_cells, 2.0**32), 0.0, shares)
-    assert thrown.weights.max() == MOST and thrown.intercept == MOST
-    assert math.isfinite(thrown.drift)
+    assert thrown.weights.max() == MAX_WEIGHT and thrown.intercept == MAX_WEIGHT
+    assert math.isfinite(thrown.intercept_velocity)

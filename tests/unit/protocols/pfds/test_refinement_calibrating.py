@@ -10,7 +10,7 @@ import pytest
 from shoal.data.schema import Feature
 from shoal.protocols.pfds.params import GRID, Floats, PFDSParams
 from shoal.protocols.pfds.refinement import (
-    MOST,
+    MAX_WEIGHT,
     N_BINS,
     N_SEARCH_BINS,
     CalibratedScore,
@@ -88,7 +88,7 @@ def test_fit_scores_is_bounded(is_number: bool) -> None:
     counts = np.zeros((13, 2))
     counts[-1] = [0.0, 2.0**32]
     found = fit_scores(MIDDLES, counts, np.array([1e9, 1e9]), np.ones(2), is_number)
-    assert np.abs(found).max() <= MOST
+    assert np.abs(found).max() <= MAX_WEIGHT
     separated = make_counts((MIDDLES[:, 0] > 0).astype(float), 2.0**32)
     assert np.isfinite(fit_scores(MIDDLES, separated, np.zeros(2), np.ones(2), is_number)).all()
 
@@ -116,7 +116,7 @@ def test_start_is_the_tempered_model_of_the_tables(label: Feature) -> None:
         generator.choice(arity, 20_000, p=start.shares[first : first + arity]) + first
         for first, arity in zip(params.starts[:-1], params.arities, strict=True)
     ]
-    assert start.spread == pytest.approx(
+    assert start.score_variance == pytest.approx(
         start.weights[np.stack(drawn, axis=1)].sum(axis=1).var(), rel=0.05
     )
 
@@ -127,12 +127,14 @@ def test_calibration_falls_back_to_the_tempering() -> None:
     assert (nothing.scale, nothing.intercept) == pytest.approx(
         (compute_tempering(params), start.intercept)
     )
-    middle = compute_bin_centres(compute_reach(start.spread), N_BINS)
+    middle = compute_bin_centres(compute_reach(start.score_variance), N_BINS)
     for scale, kept in ((0.9, 0.9), (-1.0, 0.0), (2.5, 1.5)):
         told = start.calibrate(make_counts(compute_logistic(scale * middle - 0.4), 1e6), 0.0)
         assert told.scale == pytest.approx(kept, abs=1e-3)
         assert told.weights.tolist() == (told.scale * start.weights).tolist()
-        assert told.spread == pytest.approx(max(kept, 0.05) ** 2 * start.spread, rel=1e-2)
+        assert told.score_variance == pytest.approx(
+            max(kept, 0.05) ** 2 * start.score_variance, rel=1e-2
+        )
 
 
 def make_change(start: TableScore) -> WeightChange:
@@ -159,8 +161,8 @@ def make_joint_counts(
     change: WeightChange, kept: float, changed: float, intercept: float
 ) -> Floats:
     one, other = (
-        compute_bin_centres(compute_reach(spread), N_SEARCH_BINS)
-        for spread in (change.before.spread, change.spread)
+        compute_bin_centres(compute_reach(variance), N_SEARCH_BINS)
+        for variance in (change.before.score_variance, change.score_variance)
     )
     return make_counts(
         compute_logistic(
@@ -204,8 +206,8 @@ def test_search_ignores_bins_below_the_noise() -> None:
 
 def test_search_keeps_weights_in_bounds() -> None:
     before = CalibratedScore(make_start()[2], 0.8, -0.5)
-    thrown = np.full(16, float(MOST))
-    thrown[6] = -MOST
+    thrown = np.full(16, float(MAX_WEIGHT))
+    thrown[6] = -MAX_WEIGHT
     change = WeightChange.from_weights(before, thrown, 0.0)
     weights, _ = change.search(np.zeros((N_SEARCH_BINS**2, 2)), 0.0)
-    assert np.abs(change.direction).max() > MOST == np.abs(weights).max()
+    assert np.abs(change.direction).max() > MAX_WEIGHT == np.abs(weights).max()

@@ -7,9 +7,9 @@ import pytest
 
 from shoal.protocols.pfds.params import GRID
 from shoal.protocols.pfds.refinement import (
-    LEAST_REACH,
-    LONGEST_REACH,
-    MOST,
+    MAX_REACH,
+    MAX_WEIGHT,
+    MIN_REACH,
     ONE,
     assign_bins,
     compute_bin_centres,
@@ -25,15 +25,15 @@ def test_to_units_rounds_and_bounds_weights() -> None:
         ONE,
         -ONE // 2,
         0,
-        MOST * ONE,
-        -MOST * ONE,
+        MAX_WEIGHT * ONE,
+        -MAX_WEIGHT * ONE,
     ]
 
 
 def test_compute_reach_is_four_deviations_within_bounds() -> None:
     assert compute_reach(1.0) == 4 * ONE
     assert compute_reach(0.25) == 2 * ONE
-    assert (compute_reach(0.0), compute_reach(1e300)) == (LEAST_REACH, LONGEST_REACH)
+    assert (compute_reach(0.0), compute_reach(1e300)) == (MIN_REACH, MAX_REACH)
 
 
 def test_compute_scores_adds_weights_of_cells() -> None:
@@ -42,7 +42,7 @@ def test_compute_scores_adds_weights_of_cells() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reach", "n_bins"), [(800, 16), (1000, 10), (LEAST_REACH, 16), (LONGEST_REACH, 10)]
+    ("reach", "n_bins"), [(800, 16), (1000, 10), (MIN_REACH, 16), (MAX_REACH, 10)]
 )
 def test_bins_have_equal_widths_and_symmetric_centres(reach: int, n_bins: int) -> None:
     middle = compute_bin_centres(reach, n_bins)

@@ -14,7 +14,7 @@ from shoal.protocols.pfds.fitting import fit_ridge_model
 from shoal.protocols.pfds.messages import PFDSScriptState
 from shoal.protocols.pfds.model import from_plain
 from shoal.protocols.pfds.params import GRID, Ints
-from shoal.protocols.pfds.refinement import LEAST_REACH, LONGEST_REACH, MOST, ONE
+from shoal.protocols.pfds.refinement import MAX_REACH, MAX_WEIGHT, MIN_REACH, ONE
 from shoal.protocols.pfds.script import Answers, SecureSumScript
 from shoal.protocols.pfds.tables import PooledTables, count_tables, fit_tempered_model
 from tests.support.pfds import LABELS, NUMBER, THREE, TWO, followed, make_params, make_rows, parted
@@ -145,14 +145,14 @@ def fill_ints(value: int, n: int = 16) -> Ints:
         {"weights": fill_ints(0, 15)},
         {"direction": fill_ints(0, 17)},
         {"weights": fill_ints(0).astype(np.int32)},
-        {"weights": fill_ints(MOST * ONE + 1)},
-        {"direction": fill_ints(-MOST * ONE - 1)},
+        {"weights": fill_ints(MAX_WEIGHT * ONE + 1)},
+        {"direction": fill_ints(-MAX_WEIGHT * ONE - 1)},
         {"weights": np.array([*[0] * 15, -(1 << 63)])},
-        {"intercept": MOST * ONE + 1},
+        {"intercept": MAX_WEIGHT * ONE + 1},
         {"intercept": -(10**30)},
-        {"reaches": (LEAST_REACH - 1, LEAST_REACH)},
-        {"reaches": (LEAST_REACH, -5)},
-        {"reaches": (LONGEST_REACH, LONGEST_REACH + 1)},
+        {"reaches": (MIN_REACH - 1, MIN_REACH)},
+        {"reaches": (MIN_REACH, -5)},
+        {"reaches": (MAX_REACH, MAX_REACH + 1)},
     ],
 )
 def test_impossible_script_state_is_rejected(changes: dict[str, object]) -> None:
@@ -170,10 +170,10 @@ def test_script_state_at_its_bounds_is_accepted() -> None:
     script = make_noiseless_script()
     course = change_state(
         script.initial_state,
-        weights=fill_ints(MOST * ONE),
-        direction=fill_ints(-MOST * ONE),
-        intercept=MOST * ONE,
-        reaches=(LEAST_REACH, LONGEST_REACH),
+        weights=fill_ints(MAX_WEIGHT * ONE),
+        direction=fill_ints(-MAX_WEIGHT * ONE),
+        intercept=MAX_WEIGHT * ONE,
+        reaches=(MIN_REACH, MAX_REACH),
     )
     for step in range(len(script.questions)):
         assert script.count(course.replace(step=step), make_rows(script.params, 5)).any()

@@ -395,7 +395,7 @@ def test_bad_dealer_ends_the_study_and_is_named() -> None:
         aggregator,
         *step(aggregator, state, ComputationFailure(study=aggregator.study, round=0), "peer-2"),
     )
-    assert "the joint computation of peer-2 broke off" in error.what
+    assert "the joint computation of peer-2 failed" in error.what
 
 
 def test_long_reason_is_cut_in_the_end_message() -> None:

@@ -250,7 +250,7 @@ def test_round_needs_enough_keys_and_a_result_of_every_party() -> None:
     joint, _ = CHOOSING.handle_tick(joint, joint.deadline)
     assert (
         joint.failed is not None
-        and "1 databases sent what they chose in time; 3 are needed" in joint.failed.what
+        and "1 databases sent their results in time; 3 are needed" in joint.failed.what
     )
 
 
@@ -291,12 +291,11 @@ def test_broken_computation_ends_the_round_and_names_the_parties(
 ) -> None:
     over, _, _ = take(committee, joint, 1, make_failure())
     assert over.phase == "over" and over.failed is not None and over.failed.code == "SDQ-004"
-    assert over.failed.what == "Round 3 failed: the joint computation of peer-1 broke off."
+    assert over.failed.what == "Round 3 failed: the joint computation of peer-1 failed."
     over, _, _ = take(committee, joint, 1, make_failure(2))
     assert over.failed is not None
     assert (
-        over.failed.what
-        == "Round 3 failed: the joint computation of peer-1 broke off; it reports an "
+        over.failed.what == "Round 3 failed: the joint computation of peer-1 failed; it reports an "
         "unusable message of peer-2."
     )
     assert "One of the two" in str(over.failed.why)

@@ -10,11 +10,8 @@ import itertools
 import numpy as np
 import pytest
 
-from shoal.protocols.sdq.model import from_plain
 from shoal.protocols.sdq.naive_bayes import (
     back_off,
-    build_level_tree,
-    build_naive_tree,
     clamp_deviation,
     compute_naive_bayes,
     estimate_class_shares,
@@ -22,7 +19,6 @@ from shoal.protocols.sdq.naive_bayes import (
     estimate_marginal_likelihoods,
     marginalise,
 )
-from tests.support.sdq import make_schema
 
 ARITIES = (2, 3, 4)
 
@@ -38,12 +34,12 @@ def test_clamp_deviation_is_at_least_one() -> None:
 
 @pytest.mark.parametrize("deviation", [0.0, 30.0, 1e9])
 def test_shares_and_likelihoods_are_positive_and_add_up(deviation: float) -> None:
-    shares, given = (
+    shares, likelihoods = (
         estimate_class_shares(np.array([-40.0, 0.0, 900.0]), deviation),
         estimate_likelihoods(draw_counts(1, 4, 3) - 30, deviation),
     )
-    assert shares.min() > 0 and given.min() > 0
-    assert shares.sum() == pytest.approx(1) and given.sum(axis=0) == pytest.approx(1)
+    assert shares.min() > 0 and likelihoods.min() > 0
+    assert shares.sum() == pytest.approx(1) and likelihoods.sum(axis=0) == pytest.approx(1)
     assert np.argmax(shares) == 2
 
 
@@ -63,19 +59,21 @@ def test_likelihoods_approach_uniform_with_more_noise() -> None:
 
 def test_compute_naive_bayes_is_bayes_rule_in_each_cell() -> None:
     shares = estimate_class_shares(draw_counts(2, 3) + 20, 1.0)
-    given = [
+    likelihoods = [
         estimate_likelihoods(draw_counts(3 + j, arity, 3), 1.0) for j, arity in enumerate(ARITIES)
     ]
-    chances = compute_naive_bayes(shares, given)
+    chances = compute_naive_bayes(shares, likelihoods)
     for place, cells in enumerate(itertools.product(*map(range, ARITIES))):
-        odds = shares * np.prod([one[cell] for one, cell in zip(given, cells, strict=True)], axis=0)
+        odds = shares * np.prod(
+            [one[cell] for one, cell in zip(likelihoods, cells, strict=True)], axis=0
+        )
         assert chances[place] == pytest.approx(odds / odds.sum())
     assert compute_naive_bayes(shares, []) == pytest.approx(shares[np.newaxis])
 
 
 def test_naive_bayes_of_many_sure_attributes_stays_finite() -> None:
-    given = [np.array([[1 - 1e-12, 1e-12], [1e-12, 1 - 1e-12]])] * 10
-    chances = compute_naive_bayes(np.array([0.5, 0.5]), given)
+    likelihoods = [np.array([[1 - 1e-12, 1e-12], [1e-12, 1 - 1e-12]])] * 10
+    chances = compute_naive_bayes(np.array([0.5, 0.5]), likelihoods)
     assert np.isfinite(chances).all() and chances[0, 0] == 1 and chances[-1, 1] == 1
 
 
@@ -98,55 +96,3 @@ def test_counts_above_the_noise_override_the_fallback() -> None:
     assert np.argmax(chances, axis=1).tolist() == [0, 1, 1]
     assert chances[2] == pytest.approx(prior[2])
     assert chances.sum(axis=1) == pytest.approx(1)
-
-
-def test_level_tree_has_the_sums_of_its_table() -> None:
-    schema, attributes = make_schema((2, 5, 3, 4), 2), [2, 0, 3]
-    joint = draw_counts(7, 3 * 2 * 4, 2)
-    shares, given = (
-        estimate_class_shares(joint.sum(axis=0), 2.0),
-        estimate_marginal_likelihoods(joint, (3, 2, 4), 2.0),
-    )
-    tree = build_level_tree(schema, attributes, joint, 2.0, shares, given)
-    assert tree.splits.tolist() == [2] + [0] * 3 + [3] * 6 + [-1] * 24
-    for node in range(len(tree)):
-        if tree.children(node):
-            assert tree.counts[node] == pytest.approx(
-                tree.counts[list(tree.children(node))].sum(axis=0)
-            )
-    assert (tree.counts[-24:] == joint).all()
-    assert tree.chances[-24:] == pytest.approx(
-        back_off(joint, compute_naive_bayes(shares, given), 2.0)
-    )
-    # A node above has the noise of all cells below it.
-    assert tree.chances[1:4] == pytest.approx(
-        back_off(tree.counts[1:4], compute_naive_bayes(shares, given[:1]), 2.0 * np.sqrt(8))
-    )
-    row = {"a0": np.array([1]), "a1": np.array([4]), "a2": np.array([2]), "a3": np.array([3])}
-    assert tree.probabilities(row) == pytest.approx(tree.chances[-1:])
-    assert from_plain(tree.to_plain()).probabilities(row) == pytest.approx(tree.probabilities(row))
-
-
-def test_naive_tree_has_chances_of_naive_bayes() -> None:
-    schema = make_schema((2, 3), 2)
-    shares, given = (
-        np.array([0.3, 0.7]),
-        [
-            estimate_likelihoods(draw_counts(8, 3, 2), 1.0),
-            estimate_likelihoods(draw_counts(9, 2, 2), 1.0),
-        ],
-    )
-    tree = build_naive_tree(schema, [1, 0], shares, given)
-    assert tree.splits.tolist() == [1, 0, 0, 0] + [-1] * 6
-    assert np.isnan(tree.counts).all()
-    assert tree.chances[0] == pytest.approx(shares) and tree.chances[-6:] == pytest.approx(
-        compute_naive_bayes(shares, given)
-    )
-    assert from_plain(tree.to_plain()).splits.tolist() == tree.splits.tolist()
-
-
-def test_level_tree_without_attributes_is_its_root() -> None:
-    tree = build_level_tree(
-        make_schema((2,), 2), [], np.array([[30.0, 10.0]]), 1.0, np.array([0.75, 0.25]), []
-    )
-    assert len(tree) == 1 and tree.decisions.tolist() == [0]

@@ -18,19 +18,19 @@ def test_tree_without_choices_is_an_open_root() -> None:
         growth.depth,
         len(growth.open_level),
         growth.open_level.start,
-        growth.open_level.n_left,
+        growth.open_level.n_available,
     ) == (0, 1, 0, 3)
-    assert growth.splits.tolist() == growth.firsts.tolist() == [-1]
+    assert growth.splits.tolist() == growth.first_children.tolist() == [-1]
     assert growth.open_level.largest_arities.tolist() == [4]
 
 
 def test_nodes_are_numbered_breadth_first() -> None:
     growth = grow_tree((1, 2, -1, 0), ARITIES, 2, 3)
     assert growth.splits.tolist() == [1, 2, -1, 0, -1, -1, -1, -1, -1, -1]
-    assert growth.firsts.tolist() == [1, 4, -1, 8, -1, -1, -1, -1, -1, -1]
+    assert growth.first_children.tolist() == [1, 4, -1, 8, -1, -1, -1, -1, -1, -1]
     assert growth.parents.tolist() == [0, 0, 0, 1, 1, 1, 1, 3, 3]
     assert growth.read_choices(1).tolist() == [2, -1, 0]
-    assert (growth.depth, growth.open_level.start, growth.open_level.n_left) == (2, 4, 1)
+    assert (growth.depth, growth.open_level.start, growth.open_level.n_available) == (2, 4, 1)
     assert growth.open_level.paths.tolist() == [[1, 2]] * 4 + [[1, 0]] * 2
     assert growth.open_level.largest_arities.tolist() == [2] * 4 + [4] * 2
 

@@ -43,7 +43,9 @@ def make_full_tree(arities: tuple[int, ...]) -> DecisionTree:
         n_nodes *= arity
     growth = grow_tree(choices, arities, 2, len(arities))
     counts = np.ones((len(growth.splits), 2))
-    return DecisionTree(make_schema(arities, 2), growth.splits, growth.firsts, counts, counts / 2)
+    return DecisionTree(
+        make_schema(arities, 2), growth.splits, growth.first_children, counts, counts / 2
+    )
 
 
 def test_to_text_escapes_and_cuts_lines() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from shoal.errors import SpecError
 from shoal.simulation.forecast.sources import (
-    MOST_TEST_ROWS,
+    MAX_TEST_ROWS,
     N_FOLDS,
     N_GROUPS,
     PublicRows,
@@ -70,9 +70,9 @@ def test_draw_depends_on_seed_size_and_repeat() -> None:
 
 
 def test_large_table_is_tested_on_a_random_part_of_each_fold() -> None:
-    n = 8 * MOST_TEST_ROWS
+    n = 8 * MAX_TEST_ROWS
     unseen = numbered(n).draw(10, 0).test_columns["row"]
-    assert len(unseen) == MOST_TEST_ROWS and abs(unseen.mean() / n - 0.5) < 0.02
+    assert len(unseen) == MAX_TEST_ROWS and abs(unseen.mean() / n - 0.5) < 0.02
 
 
 def test_rows_of_a_person_stay_together() -> None:

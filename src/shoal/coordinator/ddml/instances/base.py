@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.errors import StoreError
-from shoal.protocols.ddml.instances import Weights, merge_update
+from shoal.protocols.ddml.merging import Weights, merge_update
 
 Body = bytes | memoryview
 """The weights of an update, as received."""
@@ -38,8 +38,10 @@ Body = bytes | memoryview
 Floats = npt.NDArray[np.float64]
 
 ScrubOutcome = Literal["done", "begun", "blocked"]
-"""Earlier versions are erased from the disk; or will be soon, without another call; or stay,
-because another process was in the way.
+"""Whether earlier versions of the instances are erased from the disk.
+
+``done``: they are erased. ``begun``: the database erases them in the background, without another
+call. ``blocked``: they are still there, because another process prevented the erasure.
 """
 
 WEIGHT = np.dtype("<i4")
@@ -187,7 +189,7 @@ class InstanceStore(ABC):
         self, study: str, updates: Sequence[PendingUpdate], blend_factor: float
     ) -> list[MergeOutcome]:
         """Merge updates in order; after an error, each may be merged or not, and can be retried."""
-        return [self.merge(study, *one, blend_factor) for one in updates]
+        return [self.merge(study, *update, blend_factor) for update in updates]
 
     @abstractmethod
     def has_update(self, study: str, update_id: bytes, epoch: int) -> bool:
@@ -272,15 +274,15 @@ def decide_outcomes(
     ['merged', 'stale', 'repeated']
     """
     outcomes, left = [], set(new)
-    for one in updates:
-        name = (one.epoch, one.id)
+    for update in updates:
+        name = (update.epoch, update.id)
         if name in left:
             left.remove(name)
             n_merged += 1
             outcomes.append(MergeOutcome("merged", n_merged))
         else:
             outcomes.append(
-                MergeOutcome("stale" if one.epoch < kept_from else "repeated", n_merged)
+                MergeOutcome("stale" if update.epoch < kept_from else "repeated", n_merged)
             )
     return outcomes
 
@@ -290,7 +292,9 @@ def select_merged(
 ) -> list[PendingUpdate]:
     """Return the updates with the outcome ``merged``."""
     return [
-        one for one, outcome in zip(updates, outcomes, strict=True) if outcome.outcome == "merged"
+        update
+        for update, outcome in zip(updates, outcomes, strict=True)
+        if outcome.outcome == "merged"
     ]
 
 

@@ -20,7 +20,7 @@ from shoal.coordinator.ddml.instances.base import (
     missing_instances_error,
     stack_instances,
 )
-from shoal.protocols.ddml.instances import Weights
+from shoal.protocols.ddml.merging import Weights
 
 
 @dataclass
@@ -70,22 +70,22 @@ class MemoryInstanceStore(InstanceStore):
         check_shape(study, self._studies[study].shape, shape)
 
     def draw(self, study: str, slot: int) -> DrawnInstance:
-        found = self._find_study(study)
-        return DrawnInstance(found.n_merged, found.instances[slot])
+        stored = self._find_study(study)
+        return DrawnInstance(stored.n_merged, stored.instances[slot])
 
     def merge(
         self, study: str, slot: int, update_id: bytes, epoch: int, update: Body, blend_factor: float
     ) -> MergeOutcome:
-        found = self._find_study(study)
+        stored = self._find_study(study)
         with self._lock:
-            if epoch < found.kept_from:
-                return MergeOutcome("stale", found.n_merged)
-            if update_id in found.names[epoch]:
-                return MergeOutcome("repeated", found.n_merged)
-            found.instances[slot] = apply_update(found.instances[slot], update, blend_factor)
-            found.names[epoch].add(update_id)
-            found.n_merged += 1
-            return MergeOutcome("merged", found.n_merged)
+            if epoch < stored.kept_from:
+                return MergeOutcome("stale", stored.n_merged)
+            if update_id in stored.names[epoch]:
+                return MergeOutcome("repeated", stored.n_merged)
+            stored.instances[slot] = apply_update(stored.instances[slot], update, blend_factor)
+            stored.names[epoch].add(update_id)
+            stored.n_merged += 1
+            return MergeOutcome("merged", stored.n_merged)
 
     def has_update(self, study: str, update_id: bytes, epoch: int) -> bool:
         return update_id in self._find_study(study).names.get(epoch, ())
@@ -100,27 +100,27 @@ class MemoryInstanceStore(InstanceStore):
         return self._find_study(study).average
 
     def save_average(self, study: str, average: Average) -> bool:
-        found = self._find_study(study)
+        stored = self._find_study(study)
         with self._lock:
-            if average.n_folds != 1 + (found.average.n_folds if found.average else 0):
+            if average.n_folds != 1 + (stored.average.n_folds if stored.average else 0):
                 return False
-            found.average = average
+            stored.average = average
             return True
 
     def count_rejection(self, study: str, reason: str) -> None:
-        found = self._find_study(study)
+        stored = self._find_study(study)
         with self._lock:
-            found.rejections[reason] += 1
+            stored.rejections[reason] += 1
 
     def list_rejections(self, study: str) -> Mapping[str, int]:
         return dict(self._find_study(study).rejections)
 
     def forget(self, study: str, epoch: int) -> None:
-        found = self._find_study(study)
+        stored = self._find_study(study)
         with self._lock:
-            found.kept_from = max(found.kept_from, epoch)
-            for old in [kept for kept in found.names if kept < found.kept_from]:
-                del found.names[old]
+            stored.kept_from = max(stored.kept_from, epoch)
+            for old in [kept for kept in stored.names if kept < stored.kept_from]:
+                del stored.names[old]
 
     def scrub(self, seconds: float = 0.0) -> ScrubOutcome:  # noqa: ARG002
         """Return "done": nothing is on a disk."""

@@ -31,7 +31,7 @@ from shoal.coordinator.ddml.instances.base import (
 )
 from shoal.coordinator.ddml.instances.sql import SqlInstanceStore, check_found
 from shoal.coordinator.store.postgres import PostgresPool
-from shoal.protocols.ddml.instances import Weights
+from shoal.protocols.ddml.merging import Weights
 
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
@@ -94,7 +94,7 @@ class PostgresInstanceStore(SqlInstanceStore):
                 "SELECT n_merged, kept_from FROM ddml WHERE number = %s FOR UPDATE", (number,)
             ).fetchone()
             n_merged, kept_from = check_found(study, locked)
-            names = [(one.epoch, one.id) for one in updates if one.epoch >= kept_from]
+            names = [(update.epoch, update.id) for update in updates if update.epoch >= kept_from]
             put = (
                 "INSERT INTO ddml_update SELECT %s, * FROM unnest(%s::bigint[], %s::bytea[]) ON "
                 "CONFLICT DO NOTHING RETURNING epoch, id"
@@ -104,7 +104,7 @@ class PostgresInstanceStore(SqlInstanceStore):
             ).fetchall()
             outcomes = decide_outcomes(updates, set(new), n_merged, kept_from)
             due = select_merged(updates, outcomes)
-            slots = list({one.slot for one in due if blend_factor != 1})
+            slots = list({update.slot for update in due if blend_factor != 1})
             query = "SELECT slot, weights FROM ddml_instance WHERE number = %s AND slot = ANY(%s)"
             instances = dict(rows.execute(query, (number, slots)).fetchall() if slots else ())
             if len(instances) < len(slots):

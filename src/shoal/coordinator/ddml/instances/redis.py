@@ -39,7 +39,7 @@ from shoal.coordinator.ddml.instances.base import (
     stack_instances,
 )
 from shoal.errors import StoreError, UsageError, require_extra
-from shoal.protocols.ddml.instances import Weights
+from shoal.protocols.ddml.merging import Weights
 
 _SECONDS = 10.0
 _PAUSE_SECONDS = 0.01
@@ -181,19 +181,19 @@ class RedisInstanceStore(InstanceStore):
 
     def count_merged(self, study: str) -> int:
         with self._translate_errors():
-            found = self._execute("hget", _meta_key(study), "n_merged")
-        if found is None:
+            value = self._execute("hget", _meta_key(study), "n_merged")
+        if value is None:
             raise missing_instances_error(study)
-        return int(found)
+        return int(value)
 
     def load_average(self, study: str) -> Average | None:
         with self._translate_errors():
-            found = self._execute("get", f"{_meta_key(study)}:average")
-        if found is None:
+            value = self._execute("get", f"{_meta_key(study)}:average")
+        if value is None:
             return None
         return Average(
-            int(np.frombuffer(found, _N_FOLDS, 1)[0]),
-            np.frombuffer(found, MEAN, offset=_N_FOLDS.itemsize),
+            int(np.frombuffer(value, _N_FOLDS, 1)[0]),
+            np.frombuffer(value, MEAN, offset=_N_FOLDS.itemsize),
         )
 
     def save_average(self, study: str, average: Average) -> bool:

@@ -24,7 +24,7 @@ from shoal.coordinator.ddml.instances.base import (
     missing_instances_error,
     stack_instances,
 )
-from shoal.protocols.ddml.instances import Weights
+from shoal.protocols.ddml.merging import Weights
 
 
 class SqlInstanceStore(InstanceStore):

@@ -36,7 +36,7 @@ from shoal.coordinator.store.sqlite import (
     open_store_file,
     translate_errors,
 )
-from shoal.protocols.ddml.instances import Weights
+from shoal.protocols.ddml.merging import Weights
 
 _PAUSE_SECONDS = 0.005
 
@@ -117,13 +117,13 @@ class SqliteInstanceStore(SqlInstanceStore):
                 study,
                 self.fetch_one("SELECT n_merged, kept_from FROM ddml WHERE number = ?", number),
             )
-            names = [(one.epoch, one.id) for one in updates if one.epoch >= kept_from]
+            names = [(update.epoch, update.id) for update in updates if update.epoch >= kept_from]
             put = "INSERT OR IGNORE INTO ddml_update VALUES (?, ?, ?)"
             new = {name for name in names if db.execute(put, (number, *name)).rowcount}
             outcomes = decide_outcomes(updates, new, n_merged, kept_from)
             due = select_merged(updates, outcomes)
             query = "SELECT weights FROM ddml_instance WHERE number = ? AND slot = ?"
-            slots = {one.slot for one in due if blend_factor != 1}
+            slots = {update.slot for update in due if blend_factor != 1}
             instances = {
                 slot: check_found(study, self.fetch_one(query, number, slot))[0] for slot in slots
             }
@@ -143,8 +143,8 @@ class SqliteInstanceStore(SqlInstanceStore):
     def save_average(self, study: str, average: Average) -> bool:
         number = self.find_number(study)
         with self._transaction() as db:
-            found = self.fetch_one("SELECT n_folds FROM ddml_average WHERE number = ?", number)
-            if average.n_folds != 1 + (found[0] if found else 0):
+            stored = self.fetch_one("SELECT n_folds FROM ddml_average WHERE number = ?", number)
+            if average.n_folds != 1 + (stored[0] if stored else 0):
                 return False
             row = (number, average.n_folds, average.weights.astype(MEAN, copy=False).tobytes())
             put = "INSERT INTO ddml_average VALUES (?, ?, ?) ON CONFLICT (number) DO UPDATE"
@@ -190,11 +190,11 @@ class SqliteInstanceStore(SqlInstanceStore):
 
     def _connection(self) -> Connection:
         """Return the connection of this thread."""
-        found: Connection | None = getattr(self._thread_local, "connection", None)
-        if found is None:
-            found = self._thread_local.connection = connect_store(self.path, "NORMAL")
-            self._connections.append(found)
-        return found
+        connection: Connection | None = getattr(self._thread_local, "connection", None)
+        if connection is None:
+            connection = self._thread_local.connection = connect_store(self.path, "NORMAL")
+            self._connections.append(connection)
+        return connection
 
     def fetch_one(self, query: str, *values: object) -> Any:
         with (

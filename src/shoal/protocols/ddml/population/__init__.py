@@ -22,7 +22,7 @@ import numpy.typing as npt
 from shoal.entropy import Entropy
 from shoal.errors import require_extra
 from shoal.protocols.ddml.design_matrix import Columns, Floats, SparseInputs
-from shoal.protocols.ddml.instances import Weights, compute_epoch, draw_instances, steady_variance
+from shoal.protocols.ddml.merging import Weights, compute_epoch, draw_instances, steady_variance
 from shoal.protocols.ddml.model import GLM
 from shoal.protocols.ddml.noisy_step import (
     AdditiveStep,

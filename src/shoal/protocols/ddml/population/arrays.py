@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shoal.protocols.ddml.instances import Weights
 from shoal.protocols.ddml.links import Link
+from shoal.protocols.ddml.merging import Weights
 
 Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]

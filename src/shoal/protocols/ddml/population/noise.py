@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from shoal.entropy import Entropy
 from shoal.mechanisms.k_closest import draw_normals
-from shoal.protocols.ddml.instances import LIMIT
+from shoal.protocols.ddml.merging import MAX_WEIGHT
 from shoal.protocols.ddml.noisy_step import AdditiveStep, ClosestStep, NoiselessStep, UpdateStep
 from shoal.protocols.ddml.population.arrays import NoiseDraws
 
@@ -101,7 +101,7 @@ class NoiseStream:
                 assert isinstance(self._step, AdditiveStep)
                 part[:] = np.clip(
                     self._step.noise.randomise_many(np.zeros(len(part), np.int64), self._entropy),
-                    -LIMIT,
-                    LIMIT,
+                    -MAX_WEIGHT,
+                    MAX_WEIGHT,
                 )
         return drawn

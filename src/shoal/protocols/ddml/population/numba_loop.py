@@ -17,8 +17,8 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from shoal.protocols.ddml.instances import ETA, LIMIT, Weights
 from shoal.protocols.ddml.links import MAX_SCORE
+from shoal.protocols.ddml.merging import AVERAGING_EXPONENT, MAX_WEIGHT, Weights
 from shoal.protocols.ddml.population.arrays import (
     CLOSEST,
     LOG,
@@ -105,11 +105,11 @@ def _sparse_dot(values: Floats, positions: npt.NDArray[np.int32], weights: Weigh
 def _to_residuals(link: int, scores: Floats, target: float) -> None:
     """Replace the scores by predicted means minus the target."""
     if link == MULTINOMIAL:
-        most, total = scores[0], 0.0
+        max_score, total = scores[0], 0.0
         for c in range(1, len(scores)):
-            most = max(most, scores[c])
+            max_score = max(max_score, scores[c])
         for c in range(len(scores)):
-            scores[c] = math.exp(scores[c] - most)
+            scores[c] = math.exp(scores[c] - max_score)
             total += scores[c]
         for c in range(len(scores)):
             scores[c] /= total
@@ -128,20 +128,22 @@ def _perturb(draws: NoiseDraws, t: int, rule: LoopSettings, gradient: Floats) ->
     if rule.kind == CLOSEST:
         _perturb_direction(draws, t, rule, gradient)
         return
-    p, factor, most = len(gradient), -rule.scale, rule.bound
+    p, factor, max_step = len(gradient), -rule.scale, rule.bound
     if rule.norm > 0:
         size = _l1(gradient) if rule.norm == 1 else math.sqrt(_product(gradient, gradient))
-        factor, most = (
+        factor, max_step = (
             -rule.scale if rule.scale * size <= rule.bound else -rule.bound / size,
             math.inf,
         )
     if rule.kind == NOISELESS:
         for i in range(p):
-            gradient[i] = np.rint(min(max(factor * gradient[i], -most), most))
+            gradient[i] = np.rint(min(max(factor * gradient[i], -max_step), max_step))
     else:
         noise, sign = draws.noise[draws.offsets[t] : draws.offsets[t] + p], draws.signs[t]
         for i in range(p):
-            gradient[i] = np.trunc(min(max(factor * gradient[i], -most), most)) + sign * noise[i]
+            gradient[i] = (
+                np.trunc(min(max(factor * gradient[i], -max_step), max_step)) + sign * noise[i]
+            )
 
 
 def _l1(vector: Floats) -> float:
@@ -185,12 +187,12 @@ def _merge(base: Weights, step: Floats, instance: Weights, part: float) -> None:
     """Move the instance towards the update, and reset the step to zeros."""
     if part == 1:
         for i in range(len(step)):
-            instance[i] = np.int32(min(max(base[i] + step[i], -LIMIT), LIMIT))
+            instance[i] = np.int32(min(max(base[i] + step[i], -MAX_WEIGHT), MAX_WEIGHT))
             step[i] = 0.0
         return
     for i in range(len(step)):
         old = float(instance[i])
-        update = min(max(base[i] + step[i], -LIMIT), LIMIT)
+        update = min(max(base[i] + step[i], -MAX_WEIGHT), MAX_WEIGHT)
         instance[i] = np.int32(np.rint(old + part * (update - old)))
         step[i] = 0.0
 
@@ -199,13 +201,13 @@ def _add_to_batch(rule: LoopSettings, base: Weights, state: LoopState) -> None:
     """Add the step to the waiting ones; merge their mean into the only model when complete."""
     step, waiting, model = state.scratch, state.pending_sum, state.models[0]
     for i in range(len(step)):
-        waiting[i] += min(max(base[i] + step[i], -LIMIT), LIMIT) - base[i]
+        waiting[i] += min(max(base[i] + step[i], -MAX_WEIGHT), MAX_WEIGHT) - base[i]
         step[i] = 0.0
     state.counts[2] += 1
     if state.counts[2] == rule.batch:
         for i in range(len(waiting)):
             model[i] = np.int32(
-                min(max(np.rint(model[i] + waiting[i] / rule.batch), -LIMIT), LIMIT)
+                min(max(np.rint(model[i] + waiting[i] / rule.batch), -MAX_WEIGHT), MAX_WEIGHT)
             )
             waiting[i] = 0.0
         state.counts[2] = 0
@@ -225,7 +227,7 @@ def _update_average(rule: LoopSettings, state: LoopState) -> None:
         last = models[j]
         for i in range(len(total)):
             total[i] += last[i]
-    weight = (1 + ETA) / (state.counts[1] + ETA)
+    weight = (1 + AVERAGING_EXPONENT) / (state.counts[1] + AVERAGING_EXPONENT)
     for i in range(len(total)):
         average[i] += (total[i] / rule.n_instances - average[i]) * weight
         total[i] = 0.0

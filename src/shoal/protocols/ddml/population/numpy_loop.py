@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.entropy import SeededEntropy
 from shoal.protocols.ddml.design_matrix import Floats
-from shoal.protocols.ddml.instances import (
+from shoal.protocols.ddml.merging import (
     Weights,
     add_step,
     is_average_due,

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.entropy import Entropy
-from shoal.protocols.ddml.instances import find_blend_factor
+from shoal.protocols.ddml.merging import find_blend_factor
 from shoal.protocols.ddml.params import DDMLParams
 from shoal.protocols.ddml.population.arrays import ArrivalBatch
 
@@ -109,8 +109,8 @@ class ArrivalOrder:
         self._pass = self._numbers[:0]
         self.n_draws = self._passes_left * len(self._numbers)
 
-    def take(self, most: int) -> Ints:
-        """Return up to ``most`` next devices; fewer at the end of a pass, none at the end."""
+    def take(self, max_arrivals: int) -> Ints:
+        """Return up to ``max_arrivals`` next devices; fewer at the end of a pass; then none."""
         if not self._pass.size and self._passes_left:
             self._passes_left -= 1
             self._pass = (
@@ -118,7 +118,7 @@ class ArrivalOrder:
                 if self._is_shuffled
                 else self._numbers
             )
-        taken, self._pass = self._pass[:most], self._pass[most:]
+        taken, self._pass = self._pass[:max_arrivals], self._pass[max_arrivals:]
         return taken
 
 
@@ -159,9 +159,9 @@ class InFlightQueue:
         self._in_flight = np.stack([devices, self.initial_draws.copy()])
         self._last: Ints | None = None
 
-    def take(self, most: int) -> ArrivalBatch:
-        """Return up to ``most`` next updates that return; none at the end."""
-        devices = self._arrival_order.take(most)
+    def take(self, max_arrivals: int) -> ArrivalBatch:
+        """Return up to ``max_arrivals`` next updates that return; none at the end."""
+        devices = self._arrival_order.take(max_arrivals)
         instances = self._entropy.below_many(self._strategy.n_instances, len(devices))
         if not self.initial_draws.size:
             return ArrivalBatch(
@@ -171,17 +171,17 @@ class InFlightQueue:
             slots = self._entropy.below_many(len(self.initial_draws), len(devices))
             returned = _swap_slots(slots, self._in_flight, np.stack([devices, instances]))
         else:
-            slots, returned, instances = self._drain(most)
+            slots, returned, instances = self._drain(max_arrivals)
         senders, drawn = np.ascontiguousarray(returned)
         return ArrivalBatch(
             senders, self._strategy.n_instances + slots, self._draw_slots(drawn), instances
         )
 
-    def _drain(self, most: int) -> tuple[Ints, Ints, Ints]:
+    def _drain(self, max_arrivals: int) -> tuple[Ints, Ints, Ints]:
         """Return the remaining updates in flight; no device draws any more."""
         if self._last is None:
             self._last = shuffle_numbers(np.arange(len(self.initial_draws)), self._entropy)
-        slots, self._last = self._last[:most], self._last[most:]
+        slots, self._last = self._last[:max_arrivals], self._last[max_arrivals:]
         return slots, self._in_flight[:, slots], np.full(len(slots), -1)
 
     def _draw_slots(self, drawn: Ints) -> Ints:
@@ -202,14 +202,14 @@ def _swap_slots(slots: Ints, in_flight: Ints, new: Ints) -> Ints:
     ordered = slots[order]
     is_first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
     is_last = np.concatenate([is_first[1:], [True]])
-    found = np.empty_like(new)
-    found[:, order] = np.where(is_first, in_flight[:, ordered], np.roll(new[:, order], 1, axis=1))
+    swapped = np.empty_like(new)
+    swapped[:, order] = np.where(is_first, in_flight[:, ordered], np.roll(new[:, order], 1, axis=1))
     in_flight[:, ordered[is_last]] = new[:, order[is_last]]
-    return found
+    return swapped
 
 
-def pick_rows(starts: Ints, devices: Ints, most: int, entropy: Entropy) -> tuple[Ints, Ints]:
-    """Return up to ``most`` rows of each device, and the start of each device's rows.
+def pick_rows(starts: Ints, devices: Ints, max_rows: int, entropy: Entropy) -> tuple[Ints, Ints]:
+    """Return up to ``max_rows`` rows of each device, and the start of each device's rows.
 
     If a device has more, they are a new random sample.
 
@@ -219,23 +219,23 @@ def pick_rows(starts: Ints, devices: Ints, most: int, entropy: Entropy) -> tuple
     their number, which is uniform to 2^-32 of it.
     """
     first, n_rows = starts[devices], starts[devices + 1] - starts[devices]
-    sizes = np.minimum(n_rows, most)
+    sizes = np.minimum(n_rows, max_rows)
     row_starts = np.concatenate([[0], np.cumsum(sizes)])
     rows = (
         first
-        if most == 1
+        if max_rows == 1
         else np.repeat(first - row_starts[:-1], sizes) + np.arange(row_starts[-1])
     )
-    larger = np.flatnonzero(n_rows > most)
+    larger = np.flatnonzero(n_rows > max_rows)
     if larger.size:
-        chosen = np.empty((len(larger), most), np.int64)
-        for i in range(most):
-            last = n_rows[larger] - most + i
+        chosen = np.empty((len(larger), max_rows), np.int64)
+        for i in range(max_rows):
+            last = n_rows[larger] - max_rows + i
             words = entropy.words(len(larger), np.uint32).astype(np.uint64)
             drawn = (words * (last + 1).astype(np.uint64) >> np.uint64(32)).astype(np.int64)
             is_taken = (chosen[:, :i] == drawn[:, np.newaxis]).any(axis=1)
             chosen[:, i] = np.where(is_taken, last, drawn)
-        rows[row_starts[larger][:, np.newaxis] + np.arange(most)] = first[larger][
+        rows[row_starts[larger][:, np.newaxis] + np.arange(max_rows)] = first[larger][
             :, np.newaxis
         ] + np.sort(chosen, axis=1)
     return rows, row_starts

@@ -25,12 +25,13 @@ def make_paper_document(
 ) -> dict[str, Any]:
     """Return the trees and rows of every holder, and the model that follows from all rows."""
     parts = [
-        PFDSRows.from_columns(params, one.columns, one.labels) for one in result.datasets.values()
+        PFDSRows.from_columns(params, dataset.columns, dataset.labels)
+        for dataset in result.datasets.values()
     ]
     rows = (
         PFDSRows(
-            np.concatenate([one.cells for one in parts]),
-            np.concatenate([one.sides for one in parts]),
+            np.concatenate([dataset.cells for dataset in parts]),
+            np.concatenate([dataset.sides for dataset in parts]),
         )
         if parts
         else None
@@ -39,12 +40,13 @@ def make_paper_document(
         "model": None if rows is None else fit_released_model(params, rows).to_plain(),
         "counts": {
             "trees": len(result.trees),
-            "datasets": {name: len(one) for name, one in result.datasets.items()},
+            "datasets": {name: len(dataset) for name, dataset in result.datasets.items()},
             "left_out": list_left_out(result.left_out),
         },
         "trees": {name: _encode_tree(tree) for name, tree in result.trees.items()},
         "datasets": {
-            name: _encode_columns(one.decode(schema)) for name, one in result.datasets.items()
+            name: _encode_columns(dataset.decode(schema))
+            for name, dataset in result.datasets.items()
         },
     }
 

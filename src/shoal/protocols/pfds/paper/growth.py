@@ -79,12 +79,14 @@ def draw_attributes(params: PFDSParams, levels: Levels, entropy: Entropy) -> Int
     paths = np.empty((n, len(levels)), np.int16)
     for i, (level, above, _) in enumerate(shape.iterate_ancestors(levels, np.arange(n))):
         paths[:, i] = level.attributes[above]
-    most = compute_max_leaves(params) // math.prod(
+    max_leaves = compute_max_leaves(params) // math.prod(
         compute_least_fans(params)[len(levels) + 1 : compute_depth(params) - 1]
     )
     attributes = _draw_among(shape, paths, np.arange(len(shape.fans)), entropy)
-    if shape.fans[attributes].sum() > most:
-        attributes = _draw_among(shape, paths, np.flatnonzero(shape.fans <= most // n), entropy)
+    if shape.fans[attributes].sum() > max_leaves:
+        attributes = _draw_among(
+            shape, paths, np.flatnonzero(shape.fans <= max_leaves // n), entropy
+        )
     return attributes
 
 

@@ -232,11 +232,13 @@ def draw_rows(
     return UnlabelledRows(cells, leaves)
 
 
-def _limit_rows(most: int, leaves: Ints, entropy: Entropy) -> Ints:
-    """Return the leaves of up to ``most`` rows, in order; all choices are equally likely."""
-    if len(leaves) <= most:
+def _limit_rows(max_rows: int, leaves: Ints, entropy: Entropy) -> Ints:
+    """Return the leaves of up to ``max_rows`` rows, in order; all choices are equally likely."""
+    if len(leaves) <= max_rows:
         return leaves
-    kept: Ints = np.sort(np.argsort(entropy.words(len(leaves), np.uint64), kind="stable")[:most])
+    kept: Ints = np.sort(
+        np.argsort(entropy.words(len(leaves), np.uint64), kind="stable")[:max_rows]
+    )
     return leaves[kept]
 
 
@@ -352,11 +354,11 @@ def synthesise(
     )
 
 
-def thin_rows(rows: UnlabelledRows, most: int, entropy: Entropy) -> UnlabelledRows:
-    """Return up to ``most`` rows, in order; all choices are equally likely."""
-    if len(rows) <= most:
+def thin_rows(rows: UnlabelledRows, max_rows: int, entropy: Entropy) -> UnlabelledRows:
+    """Return up to ``max_rows`` rows, in order; all choices are equally likely."""
+    if len(rows) <= max_rows:
         return rows
-    kept = np.sort(np.argsort(entropy.words(len(rows), np.uint64), kind="stable")[:most])
+    kept = np.sort(np.argsort(entropy.words(len(rows), np.uint64), kind="stable")[:max_rows])
     return UnlabelledRows(rows.values[kept], rows.leaves[kept])
 
 
@@ -394,8 +396,8 @@ def decode_dataset(params: PFDSParams, data: SyntheticData) -> Dataset:
             f"{compute_max_rows(params):,} rows of {len(features)}"
         )
     columns = {
-        one.name: _decode_column(one, column, data.n_rows, one.missing)
-        for one, column in zip(features, data.columns, strict=True)
+        feature.name: _decode_column(feature, column, data.n_rows, feature.missing)
+        for feature, column in zip(features, data.columns, strict=True)
     }
     return Dataset(columns, _decode_column(params.label, data.labels, data.n_rows, may_miss=False))
 

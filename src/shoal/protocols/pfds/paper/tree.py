@@ -119,13 +119,15 @@ class TreeShape:
         """Return the shape of a study's trees."""
         features = params.schema.features
         ranges = [
-            (float(one.low), float(one.high)) if isinstance(one, Numeric) else (0.0, 0.0)
-            for one in features
+            (float(feature.low), float(feature.high))
+            if isinstance(feature, Numeric)
+            else (0.0, 0.0)
+            for feature in features
         ]
         lows, highs = np.array(ranges).reshape(-1, 2).T
         return cls(
-            np.array([_count_children(one) for one in features]),
-            np.array([isinstance(one, Numeric) for one in features]),
+            np.array([_count_children(feature) for feature in features]),
+            np.array([isinstance(feature, Numeric) for feature in features]),
             lows,
             highs,
         )

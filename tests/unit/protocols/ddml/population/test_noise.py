@@ -11,7 +11,7 @@ import pytest
 from shoal.entropy import SeededEntropy
 from shoal.mechanisms.laplace import DiscreteLaplace
 from shoal.mechanisms.sensitivity import ClippedVector
-from shoal.protocols.ddml.instances import LIMIT
+from shoal.protocols.ddml.merging import MAX_WEIGHT
 from shoal.protocols.ddml.noisy_step import AdditiveStep, make_step
 from shoal.protocols.ddml.params import DDMLParams
 from shoal.protocols.ddml.population import noise as supply
@@ -67,7 +67,7 @@ def test_noise_is_clipped_to_range_of_weights() -> None:
     assert isinstance(step, AdditiveStep)
     wide = DiscreteLaplace(1e-6, ClippedVector(10_000, 1, 1), step.noise.scope)
     noise = NoiseStream(replace(step, noise=wide), P, 10, SeededEntropy(1)).take(10).noise
-    assert noise.max() == LIMIT and noise.min() == -LIMIT
+    assert noise.max() == MAX_WEIGHT and noise.min() == -MAX_WEIGHT
 
 
 @pytest.mark.parametrize("name", ["laplace", "closest"])

@@ -11,7 +11,7 @@ import pytest
 
 from shoal.data.schema import Categorical, Numeric, Schema
 from shoal.entropy import SeededEntropy
-from shoal.protocols.ddml.instances import LIMIT
+from shoal.protocols.ddml.merging import MAX_WEIGHT
 from shoal.protocols.ddml.noisy_step import make_step
 from shoal.protocols.ddml.params import DDMLParams
 from shoal.protocols.ddml.peer import TrainingRows
@@ -260,8 +260,11 @@ def test_noise_is_added_with_sign() -> None:
 
 
 def test_weights_stay_in_range() -> None:
-    far = np.array([LIMIT, -LIMIT], np.int32)
-    assert one_update(by_hand(epsilon=4.0), [LIMIT, -LIMIT], 0.5, noise=far) == [LIMIT, -LIMIT]
+    far = np.array([MAX_WEIGHT, -MAX_WEIGHT], np.int32)
+    assert one_update(by_hand(epsilon=4.0), [MAX_WEIGHT, -MAX_WEIGHT], 0.5, noise=far) == [
+        MAX_WEIGHT,
+        -MAX_WEIGHT,
+    ]
 
 
 def test_direction_is_reported_or_reversed() -> None:

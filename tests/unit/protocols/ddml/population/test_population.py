@@ -16,7 +16,7 @@ from shoal.entropy import SeededEntropy
 from shoal.errors import UsageError
 from shoal.protocols.ddml import population
 from shoal.protocols.ddml.design_matrix import SparseInputs
-from shoal.protocols.ddml.instances import steady_variance
+from shoal.protocols.ddml.merging import steady_variance
 from shoal.protocols.ddml.noisy_step import make_step
 from shoal.protocols.ddml.params import DDMLParams
 from shoal.protocols.ddml.population import (

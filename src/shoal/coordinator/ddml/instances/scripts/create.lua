@@ -1,4 +1,4 @@
--- Begins a study, unless it has begun.  KEYS: meta, slots.  ARGV: p, then an instance for each slot.
+-- Creates a study if it does not exist.  KEYS: meta, slots.  ARGV: p, then an instance for each slot.
 if redis.call('EXISTS', KEYS[1]) == 1 then return end
 for i = 2, #KEYS do
     redis.call('SET', KEYS[i], ARGV[i])

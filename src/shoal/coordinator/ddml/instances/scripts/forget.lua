@@ -1,4 +1,4 @@
--- Drops the names of updates of earlier epochs.  KEYS: meta; those of the names begin with it.  ARGV: the first epoch that is kept.
+-- Deletes the names of updates of earlier epochs.  KEYS: meta, which is also the prefix of the keys of names.  ARGV: first epoch that is kept.
 local kept_from = tonumber(redis.call('HGET', KEYS[1], 'kept_from'))
 if not kept_from or tonumber(ARGV[1]) <= kept_from then return end
 redis.call('HSET', KEYS[1], 'kept_from', ARGV[1])

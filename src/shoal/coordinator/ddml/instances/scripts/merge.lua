@@ -1,6 +1,6 @@
--- Merges an update in one step, or does nothing.
--- KEYS: meta, slot, names of the update's epoch.  ARGV: slot number, id, epoch, weights, the slot's version that they were made from or ''.
--- Answers: merged, repeated, stale, or changed (the slot has another version by now); and how many are merged.
+-- Merges an update in one step, or changes nothing.
+-- KEYS: meta, slot, names of the update's epoch.  ARGV: slot number, id, epoch, weights, version of the slot from which they were computed or ''.
+-- Returns: merged, repeated, stale, changed (the slot has another version) or unknown (no such study); number of merged updates.
 local meta = redis.call('HMGET', KEYS[1], 'n_merged', 'kept_from', 'version:' .. ARGV[1])
 if not meta[1] then return {'unknown', 0} end
 if tonumber(ARGV[3]) < tonumber(meta[2]) then return {'stale', tonumber(meta[1])} end

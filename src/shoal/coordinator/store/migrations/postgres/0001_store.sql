@@ -1,5 +1,5 @@
--- A coordinator's store, version 1: never edited after release; a later version is a file of its own.
--- The tables are those of SQLite. What must not be linked to each other shares no column.
+-- The coordinator's store, version 1. Statements never change after release; a later version is another file.
+-- The tables are those of SQLite. Tables that must not be linked to each other share no column.
 
 CREATE TABLE secret (
     id BIGINT PRIMARY KEY CHECK (id = 1),
@@ -7,7 +7,7 @@ CREATE TABLE secret (
     signing_seed BYTEA NOT NULL
 );
 
--- What never changes about a study.
+-- Columns of a study that never change.
 CREATE TABLE study (
     number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     digest TEXT NOT NULL UNIQUE,
@@ -19,18 +19,18 @@ CREATE TABLE study (
     queries BYTEA NOT NULL
 );
 
--- What changes often, in a short row. Whoever writes to a study locks it first.
+-- Columns of a study that change often, in a short row. A writer locks this row first.
 CREATE TABLE standing (
     study BIGINT PRIMARY KEY REFERENCES study,
     status TEXT NOT NULL DEFAULT 'open',
     has_begun BOOLEAN NOT NULL DEFAULT false,
-    is_mixed BOOLEAN NOT NULL DEFAULT true, -- whether tickets and enrolments lie in an order of their own
+    is_mixed BOOLEAN NOT NULL DEFAULT true, -- whether tickets and enrolments were rewritten in sorted order
     holder TEXT,
     until BIGINT NOT NULL DEFAULT 0,
     term BIGINT NOT NULL DEFAULT 0,
     n_letters BIGINT NOT NULL DEFAULT 0,
     n_accepted BIGINT NOT NULL DEFAULT 0
-) WITH (fillfactor = 50); -- its next version goes to the same page
+) WITH (fillfactor = 50); -- an updated row stays on its page
 
 CREATE TABLE state (
     study BIGINT PRIMARY KEY REFERENCES study,
@@ -64,7 +64,7 @@ CREATE TABLE ticket (
     PRIMARY KEY (study, digest)
 );
 
--- How many answers can come in each phase, from all who are enrolled together.
+-- Largest number of answers in each phase, from all enrolled participants together.
 CREATE TABLE expected (
     study BIGINT NOT NULL REFERENCES study,
     phase BIGINT NOT NULL,
@@ -72,7 +72,7 @@ CREATE TABLE expected (
     PRIMARY KEY (study, phase)
 );
 
--- The names of submissions, and digests of their bytes. Without a reference, as other tables that are often written to.
+-- Names of submissions, and digests of their bytes. Tables with frequent writes have no foreign key.
 CREATE TABLE submission (
     study BIGINT NOT NULL,
     name BYTEA NOT NULL,
@@ -87,7 +87,7 @@ CREATE TABLE nonce (
     PRIMARY KEY (study, nonce)
 );
 
--- What is accepted and not folded in yet. A number is never given twice.
+-- Accepted inputs that are not yet applied. A number is never used twice.
 CREATE TABLE held (
     number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     study BIGINT NOT NULL,
@@ -125,10 +125,10 @@ CREATE TABLE ddml (
     k BIGINT NOT NULL,
     p BIGINT NOT NULL,
     n_merged BIGINT NOT NULL DEFAULT 0,
-    kept_from BIGINT NOT NULL DEFAULT 0 -- the first epoch whose names are remembered
-) WITH (fillfactor = 50); -- every merge counts here: its next version goes to the same page
+    kept_from BIGINT NOT NULL DEFAULT 0 -- the first epoch with rows in ddml_update
+) WITH (fillfactor = 50); -- every merge updates the row: it stays on its page
 
--- Little-endian int32, which does not shrink: kept outside of the row, as it is.
+-- Little-endian int32. It does not compress well: it is stored outside of the row, uncompressed.
 CREATE TABLE ddml_instance (
     number BIGINT NOT NULL REFERENCES ddml,
     slot BIGINT NOT NULL,
@@ -137,7 +137,7 @@ CREATE TABLE ddml_instance (
 );
 ALTER TABLE ddml_instance ALTER COLUMN weights SET STORAGE EXTERNAL;
 
--- The names of merged updates, for as long as they may come again. Without a reference, which every merge would have to look up.
+-- Names of merged updates, as long as a repetition can be accepted. A foreign key would cost a lookup in every merge.
 CREATE TABLE ddml_update (
     number BIGINT NOT NULL,
     epoch BIGINT NOT NULL,

@@ -1,5 +1,5 @@
--- A coordinator's store, version 1: never edited after release; a later version is a file of its own.
--- Sets that must not tell in which order they were filled have no rowid; those that must not be linked to each other share no column.
+-- The coordinator's store, version 1. Statements never change after release; a later version is another file.
+-- Tables whose insertion order must stay hidden have no rowid. Tables that must not be linked to each other share no column.
 
 PRAGMA application_id = 1397247811; -- "SHOC"
 
@@ -9,7 +9,7 @@ CREATE TABLE secret (
     signing_seed BLOB NOT NULL
 );
 
--- What never changes about a study.
+-- Columns of a study that never change.
 CREATE TABLE study (
     number INTEGER PRIMARY KEY,
     digest TEXT NOT NULL UNIQUE,
@@ -21,12 +21,12 @@ CREATE TABLE study (
     queries BLOB NOT NULL
 );
 
--- What changes often, in a short row. Whoever writes to a study locks it first.
+-- Columns of a study that change often, in a short row. A writer locks this row first.
 CREATE TABLE standing (
     study INTEGER PRIMARY KEY REFERENCES study,
     status TEXT NOT NULL DEFAULT 'open',
     has_begun INTEGER NOT NULL DEFAULT 0,
-    is_mixed INTEGER NOT NULL DEFAULT 1, -- whether tickets and enrolments lie in an order of their own
+    is_mixed INTEGER NOT NULL DEFAULT 1, -- whether tickets and enrolments were rewritten in sorted order
     holder TEXT,
     until INTEGER NOT NULL DEFAULT 0,
     term INTEGER NOT NULL DEFAULT 0,
@@ -66,7 +66,7 @@ CREATE TABLE ticket (
     PRIMARY KEY (study, digest)
 ) WITHOUT ROWID;
 
--- How many answers can come in each phase, from all who are enrolled together.
+-- Largest number of answers in each phase, from all enrolled participants together.
 CREATE TABLE expected (
     study INTEGER NOT NULL REFERENCES study,
     phase INTEGER NOT NULL,
@@ -74,7 +74,7 @@ CREATE TABLE expected (
     PRIMARY KEY (study, phase)
 ) WITHOUT ROWID;
 
--- The names of submissions, and digests of their bytes.
+-- Names of submissions, and digests of their bytes.
 CREATE TABLE submission (
     study INTEGER NOT NULL REFERENCES study,
     name BLOB NOT NULL,
@@ -89,7 +89,7 @@ CREATE TABLE nonce (
     PRIMARY KEY (study, nonce)
 ) WITHOUT ROWID;
 
--- What is accepted and not folded in yet. A number is never given twice.
+-- Accepted inputs that are not yet applied. A number is never used twice.
 CREATE TABLE held (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     study INTEGER NOT NULL REFERENCES study,
@@ -127,10 +127,10 @@ CREATE TABLE ddml (
     k INTEGER NOT NULL,
     p INTEGER NOT NULL,
     n_merged INTEGER NOT NULL DEFAULT 0,
-    kept_from INTEGER NOT NULL DEFAULT 0 -- the first epoch whose names are remembered
+    kept_from INTEGER NOT NULL DEFAULT 0 -- the first epoch with rows in ddml_update
 );
 
--- Little-endian int32. An instance keeps its size, so that it is overwritten in place.
+-- Little-endian int32. The size of an instance is constant, so that it is overwritten in place.
 CREATE TABLE ddml_instance (
     number INTEGER NOT NULL REFERENCES ddml,
     slot INTEGER NOT NULL,
@@ -138,7 +138,7 @@ CREATE TABLE ddml_instance (
     PRIMARY KEY (number, slot)
 );
 
--- The names of merged updates, for as long as they may come again.
+-- Names of merged updates, as long as a repetition can be accepted.
 CREATE TABLE ddml_update (
     number INTEGER NOT NULL REFERENCES ddml,
     epoch INTEGER NOT NULL,

@@ -1,10 +1,10 @@
 -- Version 2: anonymous credentials.
 
--- Which credentials count in a study; NULL for one without.
+-- Scope of the credentials that a study accepts; NULL for a study without credentials.
 ALTER TABLE study ADD COLUMN scope BLOB;
 
--- Who has registered for credentials of a scope: one commitment for each, and what the issuer has signed for it. It is of a person, and
--- nothing in it is in what that person submits.
+-- Members that have registered for credentials of a scope: one commitment each, and the issuer's signature for it.
+-- A row identifies a person; submissions contain nothing from it.
 CREATE TABLE registration (
     scope BLOB NOT NULL,
     member BLOB NOT NULL, -- the public key
@@ -13,6 +13,6 @@ CREATE TABLE registration (
     PRIMARY KEY (scope, member)
 ) WITHOUT ROWID;
 
--- Which submissions are on the list of what has arrived, and how many lists there have been.
+-- Whether a submission is on the published list of received packets; number of lists so far.
 ALTER TABLE submission ADD COLUMN is_told INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE standing ADD COLUMN n_told INTEGER NOT NULL DEFAULT 0;

@@ -29,26 +29,26 @@ Weights = npt.NDArray[np.int32]
 BLEND = 0.1
 """beta of the merge ``blend``: an instance moves this part of the way towards an update."""
 
-LIMIT = (1 << 31) - 1
-"""Weights lie between -LIMIT and LIMIT; larger values are clipped to this range."""
+MAX_WEIGHT = (1 << 31) - 1
+"""Weights lie between -MAX_WEIGHT and MAX_WEIGHT; larger values are clipped to this range."""
 
-ETA = 3
+AVERAGING_EXPONENT = 3
 """Exponent of the average over time: the weight of a model grows as the third power of time."""
 
 EPOCH_WINDOW = 10
 """Age in epochs up to which an update is accepted; ids of older updates can be forgotten."""
 
 OUT_OF_RANGE = "a weight lies outside the range of weights"
-"""The reason that `UpdateJudge.judge` gives for a weight below -LIMIT."""
+"""The reason that `UpdateTestProtocol.find_fault` gives for a weight below -MAX_WEIGHT."""
 
 _BLOCK = 1 << 12
 """Weights for which `compute_moments` reads all instances together."""
 
 
-class UpdateJudge(Protocol):
-    """A spam test for given instances: `shoal.protocols.ddml.spam_filter.InstanceStatistics`."""
+class UpdateTestProtocol(Protocol):
+    """A spam test for given instances: `shoal.protocols.ddml.spam_filter.UpdateTest`."""
 
-    def judge(self, weights: Weights, epoch: int) -> str | None:
+    def find_fault(self, weights: Weights, epoch: int) -> str | None:
         """Return why an update ``(p,)`` drawn in ``epoch`` is rejected, or None.
 
         The reason is one of a few fixed sentences, `OUT_OF_RANGE` among them.
@@ -56,10 +56,10 @@ class UpdateJudge(Protocol):
         ...
 
 
-class SpamFilterLike(Protocol):
+class SpamFilterProtocol(Protocol):
     """A spam filter: `shoal.protocols.ddml.spam_filter.SpamFilter`."""
 
-    def gauge(self, centre: Floats, spread: Floats) -> UpdateJudge:
+    def make_test(self, centre: Floats, deviation: Floats) -> UpdateTestProtocol:
         """Return the test for instances of this mean and standard deviation."""
         ...
 
@@ -88,31 +88,35 @@ def find_epoch_fault(epoch: int, now: int) -> Literal["early", "stale"] | None:
 
 
 def is_in_range(weights: Weights) -> bool:
-    """Return whether no weight is below -`LIMIT`, the only int32 outside the range."""
-    return bool(weights.min() >= -LIMIT)
+    """Return whether no weight is below -`MAX_WEIGHT`, the only int32 outside the range."""
+    return bool(weights.min() >= -MAX_WEIGHT)
 
 
-def find_content_fault(weights: Weights, epoch: int, judge: UpdateJudge | None) -> str | None:
+def find_content_fault(
+    weights: Weights, epoch: int, update_test: UpdateTestProtocol | None
+) -> str | None:
     """Return why the weights ``(p,)`` of an update are not merged, or None.
 
-    The result is ``"range"`` or the reason of the judge. A judge tests the range in the same pass;
-    without one, only the range is tested.
+    The result is ``"range"`` or the reason of the test. The test checks the range in the same pass;
+    without a test, only the range is checked.
     """
-    if judge is None:
+    if update_test is None:
         return None if is_in_range(weights) else "range"
-    reason = judge.judge(weights, epoch)
+    reason = update_test.find_fault(weights, epoch)
     return "range" if reason == OUT_OF_RANGE else reason
 
 
 def round_to_grid(values: npt.NDArray[np.float64]) -> Weights:
     """Round values in units of the grid to weights, clipped to the range."""
-    rounded: Weights = np.clip(np.rint(values), -LIMIT, LIMIT).astype(np.int32)
+    rounded: Weights = np.clip(np.rint(values), -MAX_WEIGHT, MAX_WEIGHT).astype(np.int32)
     return rounded
 
 
 def add_step(weights: Weights, step: npt.NDArray[np.int64]) -> Weights:
     """Add a step in units of the grid to weights, clipped to the range."""
-    moved: Weights = np.clip(weights.astype(np.int64) + step, -LIMIT, LIMIT).astype(np.int32)
+    moved: Weights = np.clip(weights.astype(np.int64) + step, -MAX_WEIGHT, MAX_WEIGHT).astype(
+        np.int32
+    )
     return moved
 
 
@@ -124,10 +128,10 @@ def find_blend_factor(merge: str) -> float:
     return BLEND if merge == "blend" else 1.0
 
 
-def merge_update(instance: Weights, update: Weights, part: float) -> Weights:
+def merge_update(instance: Weights, update: Weights, blend_factor: float) -> Weights:
     """Merge an update into an instance: B_j + beta (w - B_j), rounded to the nearest.
 
-    The result is the update itself if ``part``, which is beta, is 1.
+    The result is the update itself if ``blend_factor``, which is beta, is 1.
 
     Notes
     -----
@@ -135,23 +139,23 @@ def merge_update(instance: Weights, update: Weights, part: float) -> Weights:
     the mean, per unit of signal, by k; blending by k / (k (1 - beta) + beta) only. The message is
     the same, and so is the guarantee.
     """
-    if part == 1:
+    if blend_factor == 1:
         return update
     passes = load_passes(instance.size)
     if passes is not None:
         blended = np.empty(instance.size, np.int32)
-        passes.blend(make_contiguous(instance), make_contiguous(update), part, blended)
+        passes.blend(make_contiguous(instance), make_contiguous(update), blend_factor, blended)
         return blended
     old, moved = instance.astype(np.float64), update.astype(np.float64)
     moved -= old
-    moved *= part
+    moved *= blend_factor
     moved += old
     # The result lies between the two, and so in range.
     rounded: Weights = np.rint(moved, out=moved).astype(instance.dtype)
     return rounded
 
 
-def steady_variance(k: int, part: float) -> float:
+def steady_variance(k: int, blend_factor: float) -> float:
     """Return the variance among the k instances (divisor k - 1) that stays constant.
 
     The unit is the variance of the noise in each update.
@@ -169,7 +173,7 @@ def steady_variance(k: int, part: float) -> float:
     >>> steady_variance(20, 1.0), round(steady_variance(20, 0.1), 4)
     (10.0, 0.0552)
     """
-    return 0.0 if k == 1 else k * part / (2 * (k * (1 - part) + part))
+    return 0.0 if k == 1 else k * blend_factor / (2 * (k * (1 - blend_factor) + blend_factor))
 
 
 def draw_instances(k: int, p: int, variance: float, entropy: Entropy) -> Weights:
@@ -211,27 +215,27 @@ def update_average(average: Floats, mean: Floats, n: int) -> Floats:
     ... )
     (array([2.]), array([6.]))
     """
-    return average + (mean - average) * ((1 + ETA) / (n + ETA))
+    return average + (mean - average) * ((1 + AVERAGING_EXPONENT) / (n + AVERAGING_EXPONENT))
 
 
 def compute_moments(instances: Weights) -> tuple[Floats, Floats]:
     """Return mean and standard deviation (divisor k - 1) of each weight over the instances.
 
-    `spam_calibration.compute_centre_and_spread` has the same values. Weights are read in blocks, so
-    that intermediate results stay in the cache.
+    `spam_calibration.compute_centre_and_deviation` has the same values. Weights are read in blocks,
+    so that intermediate results stay in the cache.
     """
     k, p = instances.shape
     passes = load_passes(p)
     if passes is not None:
         return run_moments(passes, instances)
-    centre, spread = np.empty(p), np.zeros(p)
+    centre, deviation = np.empty(p), np.zeros(p)
     for start in range(0, p, _BLOCK):
-        part = slice(start, start + _BLOCK)
-        block = instances[:, part].astype(np.float64)
+        block_slice = slice(start, start + _BLOCK)
+        block = instances[:, block_slice].astype(np.float64)
         # The sum of integers is exact in any order. A matrix product would make threads wait for
         # each other.
-        centre[part] = np.add.reduce(block, axis=0) / k
+        centre[block_slice] = np.add.reduce(block, axis=0) / k
         if k > 1:
-            block -= centre[part]
-            spread[part] = np.sqrt(np.einsum("kp,kp->p", block, block) / (k - 1))
-    return centre, spread
+            block -= centre[block_slice]
+            deviation[block_slice] = np.sqrt(np.einsum("kp,kp->p", block, block) / (k - 1))
+    return centre, deviation

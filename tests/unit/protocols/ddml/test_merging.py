@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from shoal.entropy import SeededEntropy
-from shoal.protocols.ddml.instances import (
+from shoal.protocols.ddml.merging import (
     BLEND,
     EPOCH_WINDOW,
-    LIMIT,
+    MAX_WEIGHT,
     OUT_OF_RANGE,
     add_step,
     compute_moments,
@@ -35,22 +35,22 @@ def ints(*values: int) -> np.ndarray:
 
 def test_round_to_grid_rounds_to_nearest_and_clips_to_range() -> None:
     found = round_to_grid(np.array([0.4, -0.6, 1.5, 2.5, 1e12, -1e12]))
-    assert found.dtype == np.int32 and found.tolist() == [0, -1, 2, 2, LIMIT, -LIMIT]
+    assert found.dtype == np.int32 and found.tolist() == [0, -1, 2, 2, MAX_WEIGHT, -MAX_WEIGHT]
 
 
 def test_add_step_stays_in_range() -> None:
-    found = add_step(ints(5, LIMIT - 1, -LIMIT), np.array([-7, 1 << 40, -(1 << 40)]))
-    assert found.dtype == np.int32 and found.tolist() == [-2, LIMIT, -LIMIT]
+    found = add_step(ints(5, MAX_WEIGHT - 1, -MAX_WEIGHT), np.array([-7, 1 << 40, -(1 << 40)]))
+    assert found.dtype == np.int32 and found.tolist() == [-2, MAX_WEIGHT, -MAX_WEIGHT]
 
 
 def test_merge_update_replaces_instance_or_moves_it_a_tenth() -> None:
-    instance, update = ints(100, -100, LIMIT, 7), ints(200, -95, -LIMIT, 7)
+    instance, update = ints(100, -100, MAX_WEIGHT, 7), ints(200, -95, -MAX_WEIGHT, 7)
     assert find_blend_factor("discard") == 1 and find_blend_factor("blend") == BLEND == 0.1
     assert merge_update(instance, update, 1.0) is update
     pulled = merge_update(instance, update, 0.1)
     # Half a unit goes to the even neighbour; the whole way from one end of the range to the other
     # does not overflow.
-    assert pulled.dtype == np.int32 and pulled.tolist() == [110, -100, round(0.8 * LIMIT), 7]
+    assert pulled.dtype == np.int32 and pulled.tolist() == [110, -100, round(0.8 * MAX_WEIGHT), 7]
 
 
 def after_one_update(
@@ -138,30 +138,32 @@ def test_find_epoch_fault_accepts_window_only() -> None:
     assert found == ["early", None, None, "stale"]
 
 
-class FixedJudge:
-    """A judge with a fixed reason that records the epochs it is given."""
+class FixedTest:
+    """A test with a fixed reason that records the epochs it is given."""
 
     def __init__(self, reason: str | None) -> None:
         self.reason = reason
         self.epochs: list[int] = []
 
-    def judge(self, weights: np.ndarray, epoch: int) -> str | None:
+    def find_fault(self, weights: np.ndarray, epoch: int) -> str | None:
         self.epochs.append(epoch)
         return self.reason
 
 
-def test_find_content_fault_without_judge_tests_range() -> None:
-    assert find_content_fault(ints(-LIMIT, LIMIT), 0, None) is None
-    assert find_content_fault(ints(0, -LIMIT - 1), 0, None) == "range"
+def test_find_content_fault_without_update_test_tests_range() -> None:
+    assert find_content_fault(ints(-MAX_WEIGHT, MAX_WEIGHT), 0, None) is None
+    assert find_content_fault(ints(0, -MAX_WEIGHT - 1), 0, None) == "range"
 
 
 @pytest.mark.parametrize(
     ("reason", "fault"), [(None, None), (OUT_OF_RANGE, "range"), ("spam", "spam")]
 )
-def test_find_content_fault_returns_reason_of_judge(reason: str | None, fault: str | None) -> None:
-    judge = FixedJudge(reason)
-    assert find_content_fault(ints(0), 7, judge) == fault
-    assert judge.epochs == [7]
+def test_find_content_fault_returns_reason_of_update_test(
+    reason: str | None, fault: str | None
+) -> None:
+    update_test = FixedTest(reason)
+    assert find_content_fault(ints(0), 7, update_test) == fault
+    assert update_test.epochs == [7]
 
 
 def test_is_average_due_after_every_k_updates() -> None:
@@ -170,5 +172,5 @@ def test_is_average_due_after_every_k_updates() -> None:
 
 
 def test_compute_moments_of_one_instance_has_zero_spread() -> None:
-    centre, spread = compute_moments(np.array([[3, -4]], np.int32))
-    assert (centre.tolist(), spread.tolist()) == ([3.0, -4.0], [0.0, 0.0])
+    centre, deviation = compute_moments(np.array([[3, -4]], np.int32))
+    assert (centre.tolist(), deviation.tolist()) == ([3.0, -4.0], [0.0, 0.0])

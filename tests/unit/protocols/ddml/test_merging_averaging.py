@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from shoal.protocols.ddml.instances import update_average
+from shoal.protocols.ddml.merging import update_average
 
 
 def test_update_average_replaces_average_by_first_mean() -> None:
