@@ -12,7 +12,7 @@ TRACED := $(addprefix tests/unit/,$(GUARDED))
 # Tests start hundreds of programs; each would compile shoal again without bytecode files.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check types untraced soak tor data docs vectors format bench clean
+.PHONY: demo test check types untraced soak tor data docs vectors hashes sbom format bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/shoal hello
@@ -53,6 +53,12 @@ docs: $(VENV)/.dev
 
 vectors: $(VENV)/.dev
 	$(BIN)/python -m tools.vectors
+
+hashes: $(VENV)/.dev  # for deployments; asks the package index that pip is configured for
+	$(BIN)/python -m tools.supply.hashes
+
+sbom: $(VENV)/.dev
+	$(BIN)/python -m tools.supply.sbom sbom.cdx.json
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
