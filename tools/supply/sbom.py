@@ -1,4 +1,4 @@
-"""Write a bill of materials: the packages that shoal needs at run time, as CycloneDX 1.6 JSON.
+"""Write a bill of materials (CycloneDX 1.6): the packages that shoal needs at run time.
 
 ``make sbom`` calls it and writes ``sbom.cdx.json``, which is not part of the repository. The
 content comes from the metadata of this environment: the same environment gives the same bytes.
