@@ -14,7 +14,7 @@ TRACED := $(addprefix tests/unit/,$(GUARDED))
 # Tests start hundreds of programs; each would compile shoal again without bytecode files.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check types untraced soak tor data docs screenshot vectors format bench clean
+.PHONY: demo test check types untraced soak tor data docs screenshot vectors hashes sbom format bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/shoal hello
@@ -59,6 +59,12 @@ screenshot: $(VENV)/.dev  # of the demonstration's report, for the README
 
 vectors: $(VENV)/.dev
 	$(BIN)/python -m tools.vectors
+
+hashes: $(VENV)/.dev  # for deployments; asks the package index that pip is configured for
+	$(BIN)/python -m tools.supply.hashes
+
+sbom: $(VENV)/.dev
+	$(BIN)/python -m tools.supply.sbom sbom.cdx.json
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

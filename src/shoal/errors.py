@@ -1,4 +1,4 @@
-"""The exception hierarchy, the table of error codes, and `require_extra`.
+"""The exception hierarchy, the table of error codes, and the commands that install extras.
 
 Each error that a user can meet has a stable code, and a message of up to three parts: what is wrong
 (with the value), why, and how to fix it. ``make docs`` writes ``docs/reference/errors.md`` from the
@@ -9,6 +9,9 @@ never enter a message.
 from __future__ import annotations
 
 import importlib.util
+import shlex
+import sys
+from pathlib import Path
 from typing import ClassVar
 
 CODES: dict[str, str] = {
@@ -365,7 +368,7 @@ def require_extra(extra: str, *modules: str, purpose: str) -> None:
     >>> require_extra("redis", "no_such_module", purpose="A Redis store")
     Traceback (most recent call last):
     shoal.errors.UsageError: USAGE-002  A Redis store needs no_such_module, which is not installed.
-      fix       pip install 'shoal[redis]'
+      fix       ...pip install -e '...[redis]'
     """
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
@@ -373,5 +376,43 @@ def require_extra(extra: str, *modules: str, purpose: str) -> None:
         raise UsageError(
             "USAGE-002",
             f"{purpose} needs {', '.join(missing)}, which {verb} not installed.",
-            fix=f"pip install 'shoal[{extra}]'",
+            fix=format_install_command(extra),
         )
+
+
+def format_install_command(*extras: str) -> str:
+    """Return the command that installs shoal with some extras, from a clone.
+
+    No package index has a release of shoal, and its name is not registered: a command with the bare
+    name could install the package of a stranger. The command names this interpreter and the clone
+    that shoal was installed from; if there is none, it is for the directory of a clone.
+    """
+    clone = _find_clone()
+    pip = "pip" if clone is None else f"{shlex.quote(sys.executable)} -m pip"
+    target = f"{clone or '.'}[{','.join(extras)}]" if extras else str(clone or ".")
+    return f"{pip} install -e {shlex.quote(target)}"
+
+
+def format_upgrade_command() -> str:
+    """Return the command that brings a clone and the installed shoal to the newest version."""
+    clone = _find_clone()
+    pull = "git pull" if clone is None else f"git -C {shlex.quote(str(clone))} pull"
+    return f"{pull} && {format_install_command()}"
+
+
+def _find_clone() -> Path | None:
+    """Return the directory that shoal was installed from as editable; None if there is none."""
+    # Rarely needed, and importlib.metadata would slow down the start of every command.
+    import importlib.metadata
+    import json
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        record = importlib.metadata.distribution("shoal").read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        record = None
+    origin = json.loads(record or "{}")
+    if not origin.get("dir_info", {}).get("editable"):
+        return None
+    clone = Path(unquote(urlsplit(origin["url"]).path))
+    return clone if (clone / "pyproject.toml").is_file() else None

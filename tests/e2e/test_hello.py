@@ -20,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from shoal.errors import format_install_command
+
 PATIENCE = 300.0
 MARK = "SHOAL_TEST_MARK"
 HEADS = [
@@ -213,7 +215,7 @@ def test_hello_ends_all_processes_after_signal(
     said, trouble = process.communicate(timeout=PATIENCE)
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
     _until(lambda: not _processes(mark), f"left behind: {_processes(mark)}")
-    assert not list(tmp_path.iterdir()) and ("pip install 'shoal[learn]'" in said) == (
+    assert not list(tmp_path.iterdir()) and (format_install_command("learn") in said) == (
         "fleet" in at
     )
     if number != signal.SIGKILL:

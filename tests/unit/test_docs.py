@@ -52,6 +52,48 @@ def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
+# Installation
+
+FROM_INDEX = re.compile(
+    r"\bpip3? +install(?: +-[-\w]+)* +['\"]?shoal\b|['`]shoal\\?\[",
+)
+"""A command or requirement that a package index would resolve by the bare name."""
+
+
+def list_texts() -> list[Path]:
+    """List everything that people read: pages, sources of messages, tools, examples."""
+    folders = ("src", "docs", "tools", "benchmarks", "examples", "changes")
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    kinds = {".py", ".md", ".toml", ".txt", ".sh", ".html", ".json", ".svg", ".ipynb"}
+    return [path for path in [*found, *ROOT.glob("*"), ROOT / "Makefile"] if path.suffix in kinds]
+
+
+def test_nothing_installs_the_bare_name_from_an_index() -> None:
+    """The name is not registered, so a stranger could register it."""
+    texts = list_texts()
+    assert len(texts) > 400
+    assert [
+        f"{name_of(path)}: {found[0]}"
+        for path in texts
+        for found in FROM_INDEX.finditer(path.read_text("utf-8"))
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_from_index"),
+    [
+        ("pip install 'shoal[serve]'", True),
+        ("pip install --upgrade shoal", True),
+        ("pip install shoal", True),
+        ("install `shoal[sim]` too", True),
+        ("pip install -e '.[serve]'", False),
+        ("pip install -e . in a clone of shoal", False),
+    ],
+)
+def test_bare_name_is_recognised(text: str, is_from_index: bool) -> None:
+    assert (FROM_INDEX.search(text) is not None) == is_from_index
+
+
 # What is written from code
 
 

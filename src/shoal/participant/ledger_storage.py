@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from shoal.clock import Clock
-from shoal.errors import IntegrityError, ShoalError, StoreError
+from shoal.errors import IntegrityError, ShoalError, StoreError, format_upgrade_command
 from shoal.privacy.ledger.limits import DEFAULT_LIMITS
 from shoal.privacy.ledger.records import LedgerRecord, LedgerRow, LimitRecord, OpeningRecord
 from shoal.privacy.ledger.state import LedgerState, rolled_back_error
@@ -273,11 +273,12 @@ class _LedgerErrors(DatabaseErrors):
         )
 
     def newer_version(self, path: Path, version: int, newest: int) -> StoreError:
+        upgrade_command = format_upgrade_command()
         return StoreError(
             "LEDGER-005",
             f"The ledger {path} has version {version}; this version of shoal reads up to version "
             f"{newest}.",
-            fix="Use the newer version of shoal that wrote it: pip install --upgrade shoal",
+            fix=f"Use the newer version of shoal that wrote it: {upgrade_command}",
         )
 
     def unusable(self, path: Path, error: Exception) -> ShoalError:

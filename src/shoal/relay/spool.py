@@ -41,7 +41,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 from shoal.clock import from_milliseconds, to_milliseconds
 from shoal.entropy import Entropy
-from shoal.errors import StoreError
+from shoal.errors import StoreError, format_upgrade_command
 from shoal.sqlite import DatabaseErrors, connect, name_error, open_database, transaction
 from shoal.study.delivery import PhaseWindow
 from shoal.text import escape_text
@@ -93,11 +93,12 @@ class _SpoolErrors(DatabaseErrors):
         )
 
     def newer_version(self, path: Path, version: int, newest: int) -> StoreError:
+        upgrade_command = format_upgrade_command()
         return StoreError(
             "RELAY-002",
             f"The spool {escape_text(str(path))} has version {version}; this version of shoal "
             f"reads up to version {newest}.",
-            fix="Use the newer version of shoal that wrote it: pip install --upgrade shoal",
+            fix=f"Use the newer version of shoal that wrote it: {upgrade_command}",
         )
 
     def unusable(self, path: Path, error: Exception) -> StoreError:

@@ -30,6 +30,7 @@ from shoal.protocols.ddml.spam_filter import SpamFilter, calibrate_thresholds
 from shoal.study.constraints import StudyProblem, suggest_names
 from shoal.study.pricing import Forecast, PricedRelease, make_pricing_error
 from shoal.study.protocol import (
+    MARK,
     Document,
     EncodedRows,
     ErrorMeasure,
@@ -207,7 +208,9 @@ class DDMLProtocol(StudyProtocol):
         figures = super().scale_starter(size)
         minimum, _ = figures["minimum"]
         return figures | {
-            "n_instances": (min(_STARTER_INSTANCES, minimum), "k"),
+            "n_instances": (_STARTER_INSTANCES, "k")
+            if minimum >= _STARTER_INSTANCES
+            else (minimum, f"{MARK}: k, at most minimum"),
             "batch_size": (1, "N_c: rows of a device; here each row is one device"),
         }
 

@@ -8,8 +8,8 @@ scope
     this study alone.
 slot
     The packet of a person that a token is for: the number of the question's name, or of a DDML
-    update. Each slot has a separate pseudonym. Packets of one person therefore cannot be linked,
-    but a second packet for the same slot is detected.
+    update. Each slot has a separate pseudonym. Packets of one person therefore cannot be linked
+    while decisional Diffie-Hellman is hard, but a second packet for the same slot is detected.
 context
     The manifest's digest with the slot, from which the pseudonym is computed. Every party computes
     it; it is not sent.
@@ -313,7 +313,7 @@ def make_offer_statement(
         leaves=leaves,
         bytes=n_bytes,
         seen_by=_describe_token_recipients(manifest, plan, via),
-        not_covered=tuple(_list_token_exclusions(statement)),
+        not_covered=tuple(_list_token_exclusions(statement, manifest, plan)),
         undo=TOKEN_UNDO,
     )
 
@@ -392,7 +392,7 @@ def _describe_token_recipients(manifest: Manifest, plan: Plan, via: str | None) 
     )
 
 
-def _list_token_exclusions(statement: Statement) -> list[str]:
+def _list_token_exclusions(statement: Statement, manifest: Manifest, plan: Plan) -> list[str]:
     registered = (
         "that you registered: the public list of members contains a key that was made for you and "
         "for this list alone"
@@ -402,4 +402,24 @@ def _list_token_exclusions(statement: Statement) -> list[str]:
         *items,
         "the link between you and your data, if few people have registered or the others work "
         "together with the coordinator",
+        *_list_linkable_packets(manifest, TokenSlots(manifest, plan.design).n_slots),
+    ]
+
+
+def _list_linkable_packets(manifest: Manifest, n_slots: int) -> list[str]:
+    """Return what a future computer could link: packets that share one secret; none if one does.
+
+    Notes
+    -----
+    One pseudonym of a secret hides the secret's owner from any amount of computation. Two or more
+    are unlinkable only while decisional Diffie-Hellman is hard (decision 13).
+    """
+    if manifest.epoch is None and n_slots == 1:
+        return []
+    packets = f"your {format_count(n_slots, 'packet')}" if n_slots > 1 else "your packet"
+    studies = "" if manifest.epoch is None else f" and those of other studies of {manifest.epoch}"
+    return [
+        f"that {packets}{studies} come from one person, if someone keeps them until a computer, "
+        "such as a large quantum computer, can break the tokens' cryptography. It would link them "
+        "with each other, not with your registration"
     ]

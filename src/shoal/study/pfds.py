@@ -38,6 +38,7 @@ from shoal.study.pricing import COUNT_BYTES, Forecast, PricedRelease
 from shoal.study.protocol import (
     COUNT_ERROR,
     DATABASE_UNDO,
+    MARK,
     Document,
     EncodedRows,
     ErrorMeasure,
@@ -171,7 +172,10 @@ class PFDSProtocol(StudyProtocol):
         """Return holders for `size` rows, and the minimum of them."""
         n = max(_MIN_STARTER_HOLDERS, min(_STARTER_HOLDERS, size // _STARTER_ROWS))
         minimum = -(-3 * n // 4)
-        return {"minimum": (minimum, "organisations that must share"), "n_holders": (n, "m")}
+        return {
+            "minimum": (minimum, f"{MARK}: organisations that must share"),
+            "n_holders": (n, f"{MARK}: m, a guess from the number of rows"),
+        }
 
     def forecast(self, design: StudyDesign) -> list[Forecast]:
         """Return the expected noise on a cell or a leaf."""

@@ -40,6 +40,8 @@ EncodedRows = tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any]]
 """Encoded columns by name, and encoded labels."""
 TrustLevels = Mapping[str, tuple[str, ...]]
 
+MARK = "READ FROM THE DATA"
+"""Remark in a draft of a study on content that is not public knowledge yet."""
 UNDO = "You may leave at any time. What was already sent cannot be taken back."
 DATABASE_UNDO = (
     "Your database may leave at any time. What it has already sent cannot be taken back."
@@ -284,8 +286,11 @@ class StudyProtocol(ABC):
         )
 
     def scale_starter(self, size: int) -> dict[str, tuple[int, str]]:
-        """Return keys of the starter study with values for `size` rows, each with a remark."""
-        remark = "half of the rows: change it; a study with fewer ends without a result"
+        """Return keys of the starter study with values for `size` rows, each with a remark.
+
+        The remark on a value that follows from the number of rows begins with `MARK`.
+        """
+        remark = f"{MARK}: half of the rows; a study with fewer ends without a result"
         return {"minimum": (max(1, size // 2), remark)}
 
     # Price and label

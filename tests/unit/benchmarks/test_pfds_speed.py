@@ -40,7 +40,7 @@ def skip_without_piqp() -> None:
     pytest.importorskip(
         "piqp", reason="piqp (an oracle of the development environment) is not installed"
     )
-    pytest.importorskip("scipy", reason="SciPy (shoal[learn]) is not installed")
+    pytest.importorskip("scipy", reason="SciPy (the extra learn) is not installed")
 
 
 def test_make_tree_has_four_levels_and_children_of_each_node() -> None:

@@ -209,7 +209,9 @@ class TestFrom:
         new(tmp_path / "s", protocol=protocol, from_=self.write(tmp_path, self.ROWS))  # type: ignore[arg-type]
         printed = capsys.readouterr().out
         assert (
-            "WARNING   Ranges and values were read from the data" in printed
+            "WARNING   Ranges, values, the number of rows and the reasons to leave columns out "
+            "were read from the data"
+            in printed
             and "identifiers: id." in printed
         )
         assert printed.endswith(
@@ -218,7 +220,8 @@ class TestFrom:
         text = (tmp_path / "s/study.toml").read_text()
         assert (
             "range = [20, 59]    # READ FROM THE DATA" in text
-            and '# Left out, because they look like names or identifiers: "id"' in text
+            and '# READ FROM THE DATA: left out, because they look like names or identifiers: "id"'
+            in text
         )
         study = load_study(tmp_path / "s/study.toml")
         assert (

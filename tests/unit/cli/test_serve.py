@@ -20,6 +20,7 @@ from shoal.coordinator.store import open_store
 from shoal.coordinator.store.base import StudyOutcome
 from shoal.crypto.identity import Identity
 from shoal.data.schema import as_columns
+from shoal.errors import format_install_command
 from shoal.study.delivery import has_tokens
 from shoal.study.manifest import Manifest
 from shoal.study.starters import read_starter
@@ -494,5 +495,5 @@ def test_serve_reports_missing_extra_for_tokens(
     path = study("anonml")
     assert run(["serve", path, "--port", "0"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("USAGE-002") and "shoal[anonymous]" in error
+    assert error.startswith("USAGE-002") and format_install_command("anonymous") in error
     assert not serve(capsys, monkeypatch, path, "--tickets", "--json")["studies"][0]["has_tokens"]

@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from shoal.data import tables
 from shoal.data import tables as table_files
-from shoal.errors import ShoalError, UsageError
+from shoal.errors import ShoalError, UsageError, format_install_command
 
 
 @pytest.fixture
@@ -157,7 +157,8 @@ class TestOtherFiles:
         monkeypatch.setitem(sys.modules, "pyarrow", None)
         with pytest.raises(UsageError) as error:
             tables.read_table_file(path)
-        assert error.value.code == "USAGE-002" and error.value.fix == "pip install 'shoal[arrow]'"
+        assert error.value.code == "USAGE-002"
+        assert error.value.fix == format_install_command("arrow")
 
     def test_read_sqlite_returns_table(self, tmp_path: Path) -> None:
         path = tmp_path / "ro ws?#.db"

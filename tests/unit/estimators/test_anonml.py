@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from shoal import AnonMLClassifier, Categorical, Numeric, Schema, SchemaInferredWarning
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, format_install_command
 from shoal.estimators.base import NoGuarantee
 from shoal.estimators.inputs import EstimatorError
 from shoal.protocols.anonml.model import VoteModel
@@ -395,4 +395,4 @@ class TestTools:
     def test_missing_scikit_learn_raises_usage_002(self) -> None:
         code = "import sys; sys.modules['sklearn'] = None; import shoal; shoal.AnonMLClassifier"
         run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert "USAGE-002" in run.stderr and "shoal[learn]" in run.stderr
+        assert "USAGE-002" in run.stderr and format_install_command("learn") in run.stderr

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from shoal.entropy import SeededEntropy
-from shoal.errors import LocalProtocolError, RemoteProtocolError, UsageError
+from shoal.errors import LocalProtocolError, RemoteProtocolError, UsageError, format_install_command
 from shoal.mpyc.runner import MPyCWorkers
 from shoal.protocols.base import Compute, Emitted, Feed
 from shoal.protocols.mpc import shares
@@ -34,7 +34,7 @@ def test_workers_without_mpyc_raise_usage_error(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError) as caught:
         MPyCWorkers()
-    assert (caught.value.code, caught.value.fix) == ("USAGE-002", "pip install 'shoal[mpc]'")
+    assert (caught.value.code, caught.value.fix) == ("USAGE-002", format_install_command("mpc"))
 
 
 def test_collect_does_not_wait_for_waiting_worker() -> None:

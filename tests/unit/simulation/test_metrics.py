@@ -17,7 +17,7 @@ from sklearn.metrics import (
 )
 
 from shoal.data.schema import Categorical, Numeric, Schema
-from shoal.errors import UsageError
+from shoal.errors import UsageError, format_install_command
 from shoal.simulation.metrics import (
     compute_errors,
     compute_scores,
@@ -115,4 +115,5 @@ def test_missing_scikit_learn_names_the_extra(monkeypatch: pytest.MonkeyPatch) -
     columns, labels = made_up(4)
     with pytest.raises(UsageError) as error:
         score_without_privacy(SCHEMA, columns, labels, columns, labels)
-    assert error.value.code == "USAGE-002" and error.value.fix == "pip install 'shoal[learn]'"
+    assert error.value.code == "USAGE-002"
+    assert error.value.fix == format_install_command("learn")

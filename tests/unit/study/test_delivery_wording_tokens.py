@@ -8,6 +8,7 @@ import pytest
 
 from shoal.errors import SpecError
 from shoal.study.delivery import (
+    TokenSlots,
     compute_packet_size,
     explain_draft_digest,
     make_draft_statement,
@@ -30,6 +31,26 @@ DEVICES = {
 
 def read_label(manifest: Manifest, via: str | None = None) -> str:
     return " ".join(str(make_offer_statement(manifest, via=via)).replace("│", " ").split())
+
+
+LINKABLE = "come from one person, if someone keeps them until a computer"
+
+
+def test_label_of_one_packet_promises_unlinkability_for_ever() -> None:
+    assert LINKABLE not in read_label(token_manifest("anonml"))
+
+
+def test_label_of_several_packets_says_that_a_future_computer_could_link_them() -> None:
+    """All of them have one secret, so that unlinkability is computational."""
+    devices = read_label(token_manifest("ddml", **DEVICES))
+    assert f"that your 3 packets {LINKABLE}" in devices
+    paper = token_manifest("anonml", **PAPER)
+    n = TokenSlots(paper).n_slots
+    assert n > 1 and f"that your {n} packets {LINKABLE}" in read_label(paper)
+    epoch = read_label(replace(token_manifest("anonml"), epoch="2027"))
+    assert f"that your packet and those of other studies of 2027 {LINKABLE}" in epoch
+    for label in (devices, epoch):
+        assert "It would link them with each other, not with your registration" in label
 
 
 def test_label_without_tokens_equals_label_of_plan() -> None:

@@ -697,3 +697,24 @@ def test_label_names_committee_size_of_the_protocol() -> None:
     assert f"a committee of {compute_committee_size(2)} databases" in read_label(
         plan_study(max_colluders=2)
     )
+
+
+def test_plan_rejects_epsilon_that_would_abort_a_joint_choice() -> None:
+    def plan(epsilon: float, choice: str) -> None:
+        make_plan(
+            parse_study(
+                make_document(
+                    choice=choice,
+                    feature=[{"name": x, "values": ["a", "b"], "missing": False} for x in "xyz"],
+                    data={"person": "patient", "max_rows_per_person": 1000},
+                    privacy={"epsilon": epsilon},
+                )
+            )
+        )
+
+    with pytest.raises(SpecError) as caught:
+        plan(1e-6, "mpc")
+    assert caught.value.code == "SPEC-021"
+    assert "epsilon = 1e-06, size = 10,000 and 10 databases" in caught.value.what
+    plan(1e-6, "sums")
+    plan(2e-3, "mpc")

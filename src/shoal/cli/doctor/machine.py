@@ -25,7 +25,7 @@ from pathlib import Path
 import shoal
 from shoal.clock import SystemClock
 from shoal.entropy import SystemEntropy
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, format_install_command
 from shoal.participant.ledger_file import LedgerFile
 from shoal.participant.ledger_storage import find_ledger_path, path_exists
 from shoal.text import escape_text, shell_quote
@@ -100,7 +100,7 @@ def check_extras() -> Iterator[MachineFinding]:
             "extras",
             MISSING,
             "unknown: shoal runs from a directory and is not installed",
-            "pip install 'shoal[all]'",
+            format_install_command(_ALL_EXTRA),
         )
         return
     needs = _parse_requirements(distribution.requires or [])
@@ -129,7 +129,7 @@ def _check_extra(extra: str, packages: list[str]) -> MachineFinding:
             f"[{extra}]",
             MISSING,
             f"not installed: {', '.join(missing)}",
-            f"pip install 'shoal[{extra}]'",
+            format_install_command(extra),
         )
     return MachineFinding(
         f"[{extra}]", OK, ", ".join(f"{name} {version}" for name, version in versions.items())

@@ -41,7 +41,7 @@ from shoal.cli.hello.processes import interrupt_on_hangup
 from shoal.cli.output import emit
 from shoal.clock import SystemClock
 from shoal.entropy import SystemEntropy, require_system
-from shoal.errors import UsageError
+from shoal.errors import UsageError, format_install_command
 from shoal.privacy.rounding import format_epsilon
 from shoal.text import escape_text, format_count, shell_quote
 
@@ -406,7 +406,7 @@ def _skip_without_extras(
     ]
     if not missing:
         return False
-    fix = f"pip install 'shoal[{','.join(missing)}]'"
+    fix = format_install_command(*missing)
     why = (
         f"{format_count(len(missing), 'extra')} {'is' if len(missing) == 1 else 'are'} not "
         f"installed: {', '.join(missing)}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from shoal.coordinator.store.sql import SqlStore, read_migrations
 from shoal.coordinator.store.statements import EMPTIED_TABLES
-from shoal.errors import StoreError, require_extra
+from shoal.errors import StoreError, format_upgrade_command, require_extra
 
 if TYPE_CHECKING:
     import psycopg
@@ -243,11 +243,12 @@ def _migrate(db: psycopg.Connection[Any]) -> None:
     found = db.execute("SELECT version FROM shoal_store").fetchone()
     version, scripts = found[0] if found else 0, read_migrations("postgres")
     if version > len(scripts):
+        upgrade_command = format_upgrade_command()
         raise StoreError(
             "STORE-003",
             f"The store in the database has version {version}; this version of shoal reads up to "
             f"version {len(scripts)}.",
-            fix="Use the newer version of shoal that wrote it: pip install --upgrade shoal",
+            fix=f"Use the newer version of shoal that wrote it: {upgrade_command}",
         )
     for script in scripts[version:]:
         db.execute(script.encode())

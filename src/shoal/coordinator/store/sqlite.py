@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shoal.coordinator.store.sql import SqlStore, read_migrations
-from shoal.errors import StoreError
+from shoal.errors import StoreError, format_upgrade_command
 from shoal.sqlite import DatabaseErrors, connect, name_error, open_database, transaction
 
 BUSY_SECONDS = 30.0
@@ -49,11 +49,12 @@ class _StoreErrors(DatabaseErrors):
         )
 
     def newer_version(self, path: Path, version: int, newest: int) -> StoreError:
+        upgrade_command = format_upgrade_command()
         return StoreError(
             "STORE-003",
             f"The store {path} has version {version}; this version of shoal reads up to version "
             f"{newest}.",
-            fix="Use the newer version of shoal that wrote it: pip install --upgrade shoal",
+            fix=f"Use the newer version of shoal that wrote it: {upgrade_command}",
         )
 
     def unusable(self, path: Path, error: Exception) -> StoreError:

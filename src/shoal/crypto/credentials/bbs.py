@@ -15,7 +15,7 @@ prover's and the signer's part.
 
 A proof is bound to a presentation header (its purpose), and with a pseudonym also to a context. A
 credential has the same pseudonym in the same context; pseudonyms in different contexts cannot be
-linked to one credential.
+linked to one credential while decisional Diffie-Hellman is hard.
 
 The draft's form of a proof contains the challenge, from which the points T1, T2 and U follow; it is
 verified alone. Tokens contain these points, from which the challenge follows; many are verified

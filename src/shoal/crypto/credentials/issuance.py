@@ -16,9 +16,10 @@ A token proves that its holder has some credential of the issuer's key, scope an
 reveals nothing else about which. The anonymity set is everyone who registered for that scope and
 was given that partition. An issuer that gives one person a separate partition, scope or key can
 recognise this person. So a participant takes key and scope from the manifest, and rejects a
-partition that the study does not have. Pseudonyms of one person in two contexts can be linked only
-by an adversary that solves decisional Diffie-Hellman in the first group. Issuance is hidden
-unconditionally.
+partition that the study does not have. Issuance is hidden unconditionally. All pseudonyms of a
+credential come from one secret: a single one hides its owner unconditionally; two or more, in
+different contexts, can be linked by an adversary that solves decisional Diffie-Hellman in the first
+group (decision 13).
 """
 
 from __future__ import annotations

@@ -12,15 +12,22 @@ import math
 import numpy as np
 
 from shoal.entropy import Entropy
+from shoal.errors import SpecError
 from shoal.mechanisms.distributed_laplace import DistributedLaplace, DistributedNoisyMax
 from shoal.mechanisms.exponential import CountScore
 from shoal.mechanisms.sensitivity import CellCounts
 from shoal.privacy.events import Event
+from shoal.protocols.mpc.shares import SUM_BITS
 from shoal.protocols.sdq.params import CellTable, Ints, SDQParams
 from shoal.protocols.sdq.script import RoundPart, SDQRound
 
 ADDS, SUBTRACTS = 1, 2
 """The two roles of a selected database."""
+_OVERFLOW_EXPONENT = 70
+"""A score is too large for a joint computation with a probability below exp(-70), or 2^-100.
+
+A study has fewer than 2^23 scores.
+"""
 
 
 def make_mechanism(
@@ -42,8 +49,29 @@ def price_sum(params: SDQParams, epsilon_release: float, n_tables: int = 1) -> E
 
 
 def price_choice(params: SDQParams, epsilon_release: float) -> Event:
-    """Return the price of a choice for one unit."""
-    return _make_noisy_max(params, epsilon_release).event()
+    """Return the price of a choice for one unit.
+
+    Raise ``SPEC-021`` if a score with its noise may be too large for a joint computation, which
+    would abort with ``JOINT-003`` after earlier answers are spent.
+
+    Notes
+    -----
+    A score of a database is at most its number of rows, and these are assumed to be at most the
+    declared size. m shares of noise, none of them negative, add up to a geometric variable, so a
+    share is at least g with a probability of at most exp(-rate g).
+    """
+    mechanism = _make_noisy_max(params, epsilon_release)
+    most = (1 << SUM_BITS) // params.n_databases
+    if mechanism.rate * (most - params.size) < _OVERFLOW_EXPONENT:
+        raise SpecError(
+            "SPEC-021",
+            f'choice = "mpc" with epsilon = {params.epsilon:.3g}, size = {params.size:,} and '
+            f"{params.n_databases} databases: the noise on a score has a scale of "
+            f"{float(1 / mechanism.rate):.3g}, and a database can share scores up to {most:,}.",
+            why="A larger score would end the joint computation after answers are spent.",
+            fix='choice = "sums", or a larger epsilon',
+        )
+    return mechanism.event()
 
 
 def compute_deviation(params: SDQParams, epsilon_release: float, n_tables: int = 1) -> float:

@@ -1,9 +1,9 @@
 """Starter studies for other columns; checks for unfinished drafts.
 
 ``shoal new --from`` makes a draft here: the starter study of a protocol without its own words, with
-the columns of a table and figures in proportion to its rows. A value that was read from the table
-has a remark until a person replaces it. ``shoal check`` warns of such values, and ``shoal serve``
-refuses them.
+the columns of a table and figures in proportion to its rows. All that was read from the table
+(ranges, values, figures, and why columns are left out) has a remark until a person replaces it.
+``shoal check`` warns of such values, and ``shoal serve`` refuses them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from datetime import datetime, timedelta
 from shoal.data.schema import Feature, Numeric
 from shoal.study.loader import parse_study_text, read_study_text
 from shoal.study.positions import KeyPositions
+from shoal.study.protocol import MARK
 from shoal.study.registry import PROTOCOLS
 from shoal.study.starters import read_starter
 
-MARK = "READ FROM THE DATA"
-"""Remark on a value that is not public knowledge yet."""
 PLACEHOLDERS = {
     "purpose": "(write what the model is for, in words that a participant reads before consenting)",
     "contact": "(write whom to ask)",
@@ -30,7 +29,7 @@ PLACEHOLDERS = {
 
 _READ_REMARK = f"{MARK}: replace by public knowledge"
 _FULL_REMARK = f"{MARK}: no cell is empty; remove the line if a participant's may be"
-_SIZE_REMARK = "about the rows of the file; write a public guess"
+_SIZE_REMARK = f"{MARK}: about the rows of the file; write a public guess"
 
 _MAX_TITLE = 100
 """Characters of a label's name that its title has."""
@@ -78,7 +77,7 @@ def make_draft(
         for feature in features
     )
     omitted = "".join(
-        f"# Left out, because {why}: {', '.join(map(_quote_text, names))}\n"
+        f"# {MARK}: left out, because {why}: {', '.join(map(_quote_text, names))}\n"
         for why, names in left_out.items()
     )
     omitted = f"\n{omitted}" if omitted else ""
@@ -152,9 +151,9 @@ DRAFT_FIX = (
     f"{' and '.join(PLACEHOLDERS)}, which participants read before they agree."
 )
 
-# A remark is about the value in front of it. A line with a remark alone, such as the draft's own
-# explanation, is about no value.
-_MARKED_VALUE = re.compile(rf"[ \t]*[^#\s].*#[ \t]*{MARK}")
+# A remark that begins with the mark is about the value in front of it, or, alone on its line, about
+# the columns that it names. The draft's own explanation of the mark begins with other words.
+_MARKED = re.compile(rf"(?:[ \t]*[^#\s].*|[ \t]*)#[ \t]*{MARK}")
 _MAX_LINES_SHOWN = 5
 
 
@@ -185,9 +184,7 @@ def find_unfinished_in_text(text: str) -> list[str]:
     ['The value on line 17 was read from data that may be private, and a study is public.']
     """
     study = parse_study_text(text)
-    marked = [
-        number for number, line in enumerate(text.splitlines(), 1) if _MARKED_VALUE.match(line)
-    ]
+    marked = [number for number, line in enumerate(text.splitlines(), 1) if _MARKED.match(line)]
     unwritten = [
         key
         for key, placeholder in PLACEHOLDERS.items()

@@ -5,8 +5,8 @@ out with a reason: columns that identify rows (identifiers, names, dates, free t
 without information, and columns with values that a study cannot contain.
 
 A study is public and rows are not. Reasons are the same for all columns of a kind and repeat no
-cell. Errors give numbers of columns and rows, and no cell. Ranges and values are read from the
-data, so a draft has a warning.
+cell. Errors give numbers of columns and rows, and no cell. Ranges, values and the number of rows
+are read from the data, so a draft has a warning.
 """
 
 from __future__ import annotations
@@ -204,8 +204,8 @@ MIN_ROWS, FEW_ROWS = 8, 100
 """Fewest rows for a study, and the number below which a simulation shows mostly chance."""
 
 WARNING = (
-    "Ranges and values were read from the data, without any protection. Replace them by public "
-    "knowledge before use."
+    "Ranges, values, the number of rows and the reasons to leave columns out were read from the "
+    "data, without any protection. Replace them by public knowledge before use."
 )
 _DISTINCT_NUMBERS = "Kept, although most rows have a different number, as in identifiers"
 _FIX_LABEL = "Fill in, correct or remove the rows, or name another column: --label COLUMN"

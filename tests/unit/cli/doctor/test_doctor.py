@@ -24,6 +24,7 @@ from shoal.cli.doctor import machine
 from shoal.cli.doctor.machine import BROKEN, MISSING, OK
 from shoal.cli.main import run
 from shoal.clock import SystemClock
+from shoal.errors import format_install_command
 from shoal.participant.ledger_file import LedgerFile
 
 
@@ -288,17 +289,16 @@ def test_absent_extra_is_missing_and_not_broken(
     monkeypatch.setattr(importlib.metadata, "version", version)
     code, checks = examined(capsys)
     assert code == 0 and checks["[mpc]"]["state"] == MISSING
-    assert (
-        checks["[mpc]"]["what"] == "not installed: mpyc"
-        and checks["[mpc]"]["fix"] == "pip install 'shoal[mpc]'"
-    )
+    assert checks["[mpc]"]["what"] == "not installed: mpyc" and checks["[mpc]"][
+        "fix"
+    ] == format_install_command("mpc")
 
     def nowhere(name: str) -> Any:
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "distribution", nowhere)
     [found] = machine.check_extras()
-    assert found.state == MISSING and found.fix == "pip install 'shoal[all]'"
+    assert found.state == MISSING and found.fix == "pip install -e '.[all]'"
 
 
 def test_requirements_of_other_systems_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from shoal.cli.hello.processes import interrupt_on_hangup, manage_processes, wai
 from shoal.cli.main import run
 from shoal.data.tables import read_table_file
 from shoal.entropy import SeededEntropy
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, format_install_command
 from shoal.files import write_directory
 from shoal.study.loader import load_study
 
@@ -164,8 +164,8 @@ class TestCommand:
         printed = capsys.readouterr().out
         for part in (
             "true answer",
-            "To see it: pip install 'shoal[learn]'",
-            "To see it: pip install 'shoal[serve,anonymous]'",
+            f"To see it: {format_install_command('learn')}",
+            f"To see it: {format_install_command('serve', 'anonymous')}",
             "nothing to report, because",
             "shoal-hello: study.toml, people.csv",
         ):
@@ -193,8 +193,8 @@ class TestCommand:
             and told["report"] is None
         )
         assert [(one["step"], one.get("fix")) for one in told["left_out"]] == [
-            (2, "pip install 'shoal[learn]'"),
-            (3, "pip install 'shoal[serve,anonymous]'"),
+            (2, format_install_command("learn")),
+            (3, format_install_command("serve", "anonymous")),
             (4, None),
         ]
         kept = json.loads((home / "there" / "hello.json").read_text())

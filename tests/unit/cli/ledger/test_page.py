@@ -18,6 +18,7 @@ import pytest
 
 from shoal.cli.main import run
 from shoal.clock import SystemClock
+from shoal.errors import format_install_command
 from shoal.participant.ledger_file import LedgerFile
 from shoal.privacy.events import Event, Relation, Scope, Unit
 from shoal.privacy.ledger.limits import Limit, Period
@@ -168,4 +169,4 @@ def test_page_refuses_altered_ledger(page: Page, used: Path) -> None:
 def test_page_without_extra_raises_usage_002(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     code, _, err = page()
-    assert code == 2 and "USAGE-002" in err and "shoal[report]" in err
+    assert code == 2 and "USAGE-002" in err and format_install_command("report") in err

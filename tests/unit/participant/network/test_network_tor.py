@@ -13,7 +13,7 @@ import pytest
 
 from shoal.clock import ManualClock
 from shoal.entropy import SeededEntropy
-from shoal.errors import RemoteProtocolError, TransportError, UsageError
+from shoal.errors import RemoteProtocolError, TransportError, UsageError, format_install_command
 from shoal.participant.client import Client
 from shoal.participant.network.tor import TorPath
 from shoal.transport.api import JSON
@@ -176,4 +176,4 @@ def test_missing_extra_raises_error_with_install_command(monkeypatch: pytest.Mon
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(UsageError, match="USAGE-002") as error:
         TorPath(ONION, SeededEntropy(2))
-    assert error.value.fix == "pip install 'shoal[anonymous]'"
+    assert error.value.fix == format_install_command("anonymous")

@@ -130,7 +130,7 @@ def test_tree_equals_scikit_learn(rng, n_bins, n_labels):
 
 def test_tree_without_scikit_learn_raises_usage_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(UsageError, match=r"(?s)USAGE-002.*pip install 'shoal\[learn\]'"):
+    with pytest.raises(UsageError, match=r"(?s)USAGE-002.*pip install -e '.*\[learn\]'"):
         learn([30, 10, 10, 30], (2,), 2, "tree")
     assert learn([30, 10, 10, 30], (2,), 2, "logistic") is not None
 

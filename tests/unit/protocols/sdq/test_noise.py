@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from shoal.entropy import SeededEntropy
+from shoal.errors import LocalProtocolError, SpecError
 from shoal.mechanisms.distributed_laplace import DistributedLaplace, DistributedNoisyMax
+from shoal.protocols.mpc.shares import SUM_BITS, split
 from shoal.protocols.sdq.noise import (
     ADDS,
     SUBTRACTS,
@@ -49,6 +51,28 @@ def test_choice_has_the_one_sided_mechanism_of_its_price() -> None:
     assert isinstance(found, DistributedNoisyMax)
     assert found.n_honest == 3 and found.score.max_rows == 2
     assert price_choice(params, 0.5) == found.event()
+
+
+def test_choice_rejects_noise_that_a_joint_computation_cannot_hold() -> None:
+    params, entropy = replace(STUDIES["plus"], size=1000, max_rows=1000), SeededEntropy(1)
+    most = (1 << SUM_BITS) // params.n_databases
+    smallest = 70 * params.max_rows / (most - params.size)
+    price_choice(params, 1.1 * smallest)
+    with pytest.raises(SpecError) as caught:
+        price_choice(params, 0.9 * smallest)
+    assert caught.value.code == "SPEC-021" and 'choice = "sums"' in (caught.value.fix or "")
+    with pytest.raises(SpecError, match="SPEC-021"):
+        price_choice(replace(params, size=most), 1.0)
+
+    def deal(epsilon: float) -> None:
+        mechanism = make_mechanism(params, make_part(epsilon), is_choice=True)
+        assert isinstance(mechanism, DistributedNoisyMax)
+        noise = mechanism.draw_share(1000, entropy)
+        split((noise + params.size).tolist(), 3, entropy, params.n_databases)
+
+    deal(1.1 * smallest)
+    with pytest.raises(LocalProtocolError, match="JOINT-003"):
+        deal(0.01 * smallest)
 
 
 def test_infinite_epsilon_has_no_mechanism() -> None:

@@ -75,6 +75,21 @@ def test_find_unfinished_names_lines_but_no_values() -> None:
     assert "The contact still has its placeholder (line " in find_unfinished_in_text(alone)[1]
 
 
+def test_list_of_left_out_columns_is_unfinished_until_removed() -> None:
+    columns = {"id": [f"k{i}" for i in range(200)], "age": np.arange(200) % 50}
+    text, _ = infer_study(as_columns(columns | {"ill": np.arange(200) % 2}), "anonml")
+    done = write_purpose_and_contact(
+        "\n".join(
+            line if line.startswith("#") else remove_marks(line) for line in text.splitlines()
+        )
+    )
+    (line,) = [line for line in done.splitlines() if line.startswith("# READ FROM THE DATA:")]
+    assert line.endswith('left out, because they look like names or identifiers: "id"')
+    (found,) = find_unfinished_in_text(done)
+    assert found.startswith(f"The value on line {done.splitlines().index(line) + 1} was read")
+    assert find_unfinished_in_text(done.replace(line, "")) == []
+
+
 def test_find_unfinished_reads_a_file_or_raises_spec_001(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(draft_study())
     assert find_unfinished(tmp_path / "study.toml") == find_unfinished_in_text(draft_study())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -172,7 +173,7 @@ def test_infer_gives_reason_for_each_column_left_out(why: str, cells: list[objec
         and warnings[1].startswith(f"Left out, because {why}")
         and warnings[1].endswith(": odd.")
     )
-    assert f"# Left out, because {why}" in text and '"odd"' in text
+    assert f"# READ FROM THE DATA: left out, because {why}" in text and '"odd"' in text
 
 
 @pytest.mark.parametrize(
@@ -239,6 +240,27 @@ def test_infer_marks_each_range_and_list_as_read_from_data() -> None:
         assert not line.startswith(("range", "values", "missing")) or "# READ FROM THE DATA" in line
     study = parse_study_text(text)
     assert [feature.missing for feature in study.feature] == [True, False]
+
+
+@pytest.mark.parametrize("n_rows", [30, 200])
+@pytest.mark.parametrize("protocol", STARTER_PROTOCOLS)
+def test_infer_marks_each_figure_that_follows_from_the_number_of_rows(
+    protocol: str, n_rows: int
+) -> None:
+    """A figure that differs between tables of different length is a fact about the rows."""
+    drafts = [
+        infer_study(as_columns({"age": np.arange(n) % 9, "ill": np.arange(n) % 2}), protocol)[0]
+        for n in (n_rows, 40 * n_rows)
+    ]
+    lines = [dict(re.findall(r"^(\w+ =) (.*)$", text, re.MULTILINE)) for text in drafts]
+    differing = [key for key in lines[0] if lines[0][key] != lines[1][key]]
+    assert "size =" in differing
+    # A figure that is the same for every long table says nothing exact about its rows.
+    for key in differing:
+        assert "# READ FROM THE DATA: " in lines[0][key], key
+    for key in ("size", "minimum", "n_holders"):
+        for line in (line for line in drafts[0].splitlines() if line.startswith(f"{key} =")):
+            assert "# READ FROM THE DATA: " in line or (protocol, key) == ("sdq", "minimum")
 
 
 @pytest.mark.parametrize("protocol", STARTER_PROTOCOLS)

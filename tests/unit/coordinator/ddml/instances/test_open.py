@@ -11,7 +11,7 @@ import pytest
 from shoal.coordinator.ddml.instances import open_instance_store
 from shoal.coordinator.ddml.instances.memory import MemoryInstanceStore
 from shoal.coordinator.ddml.instances.sqlite import SqliteInstanceStore
-from shoal.errors import StoreError, UsageError
+from shoal.errors import StoreError, UsageError, format_install_command
 
 
 def test_open_instance_store_chooses_store_by_url(tmp_path: Path) -> None:
@@ -71,4 +71,4 @@ except UsageError as error:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert "USAGE-002" in done.stdout
-    assert f"pip install 'shoal[{extra}]'" in done.stdout
+    assert format_install_command(extra) in done.stdout

@@ -205,7 +205,7 @@ def test_projection_equals_an_interior_point_solver(seed: int) -> None:
     piqp = pytest.importorskip(
         "piqp", reason="piqp (an oracle of the development environment) is not installed"
     )
-    sparse = pytest.importorskip("scipy.sparse", reason="SciPy (shoal[stats]) is not installed")
+    sparse = pytest.importorskip("scipy.sparse", reason="SciPy (the extra learn) is not installed")
     parents = make_tree(1, 4, 20, 200, seed=seed)
     counts = draw_noisy_counts(parents, seed=seed)
     weights = compute_weights(counts)

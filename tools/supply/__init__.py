@@ -1,0 +1,1 @@
+"""Supply chain of a deployment: pinned packages with hashes, and a bill of materials."""
