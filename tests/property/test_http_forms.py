@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shoal.crypto.identity import Identity
@@ -62,6 +62,7 @@ def test_json_body_is_form_or_error(data: bytes, kind: type[Record]) -> None:
 
 @hostile()
 @given(st.binary(max_size=300), st.sampled_from(CBOR_FORMS))
+@example(b"\xa0", MessagePage)
 def test_cbor_body_is_form_or_error(data: bytes, kind: type[Record]) -> None:
     try:
         form = from_cbor(data, kind)

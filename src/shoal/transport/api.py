@@ -187,8 +187,8 @@ class QueuedMessage(Record):
 class MessagePage(Record):
     """Messages in order, and the status of the study (CBOR)."""
 
-    letters: Annotated[tuple[QueuedMessage, ...], FailFast()] = ()
-    status: Status = "open"
+    letters: Annotated[tuple[QueuedMessage, ...], FailFast()]
+    status: Status
 
 
 class Problem(Record):

@@ -127,7 +127,9 @@ def test_get_label_returns_json_or_text(c: Coordinator) -> None:
 
 
 def test_get_broadcasts_is_same_for_all(c: Coordinator) -> None:
-    assert from_cbor(c.get(PFDS, "board").content, MessagePage) == MessagePage()
+    assert from_cbor(c.get(PFDS, "board").content, MessagePage) == MessagePage(
+        letters=(), status="open"
+    )
     write(c, PFDS, (None, b"to all"), ("holder-0", b"to one"), (None, b"to all again"))
     everything = from_cbor(c.get(PFDS, "board", params={"wait": 30}).content, MessagePage)
     assert [message.payload for message in everything.letters] == [b"to all", b"to all again"]
@@ -335,9 +337,12 @@ def test_mailbox_deletes_acknowledged_messages(c: Coordinator) -> None:
     assert [message.payload for message in found.letters] == [b"to all", b"to one"]
     assert from_cbor(poll(c).content, MessagePage) == found
     last = found.letters[-1].number
-    assert from_cbor(poll(c, after=last).content, MessagePage) == MessagePage()
+    assert from_cbor(poll(c, after=last).content, MessagePage) == MessagePage(
+        letters=(), status="open"
+    )
     assert from_cbor(poll(c).content, MessagePage) == MessagePage(
-        letters=(QueuedMessage(number=found.letters[0].number, payload=b"to all"),)
+        letters=(QueuedMessage(number=found.letters[0].number, payload=b"to all"),),
+        status="open",
     )
 
 
