@@ -322,7 +322,8 @@ def make_audits_section(found: Sequence[AuditDocument], colour: str) -> Section 
         return None
     lead = (
         "The mechanism ran many times on two neighbouring inputs. The outputs give a lower bound "
-        "on epsilon. A bound above the claim disproves the claim; a bound below it is no proof."
+        "on epsilon. A bound above the claim disproves the claim; a bound below it is no proof: an "
+        "audit can miss a leak."
     )
     return Section(
         "audit", "Audit of the claim", lead, join(_make_audit(one, colour) for one in found)
@@ -356,7 +357,7 @@ def _make_audit(one: AuditDocument, colour: str) -> Markup:
     )
     what = one.title or one.mechanism
     verdict = (
-        "BROKEN: the bound, or the price in a ledger, is above the claim"
+        "BROKEN: the bound or the price in a ledger is above the claim, or a replay differs"
         if is_broken
         else "consistent: the bound is not above the claim"
     )
@@ -367,6 +368,9 @@ def _make_audit(one: AuditDocument, colour: str) -> Markup:
             ("confidence", f"{one.confidence:g}"),
             ("samples", f"{one.samples:,} of each input"),
             *([("observed in", one.seen_in)] if one.seen_in else []),
+            *([("tests at this confidence", f"{one.tests:,}")] if one.tests else []),
+            *([("replays of neighbours", f"{one.replays:,}")] if one.replays else []),
+            *([("differs in replays", one.leak)] if one.leak else []),
             ("scope", f"unit {one.unit}, relation {one.relation}, against {one.adversary}"),
         ]
     )
