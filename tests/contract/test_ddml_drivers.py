@@ -247,7 +247,7 @@ class Unpriced(DDMLPeer):
         self, state: DDMLPeerState, message: Message, now: datetime, entropy: Entropy
     ) -> tuple[DDMLPeerState, Effects]:
         assert isinstance(message, DDMLInstance)
-        state = state.replace(instance=message)
+        state = state.replace(instance=message, update=bytes(16))
         return state, (Release("update/0", self.answer(state, "update/0", entropy)),)
 
 
@@ -258,9 +258,8 @@ class Chatty(DDMLPeer):
         self, state: DDMLPeerState, message: Message, now: datetime, entropy: Entropy
     ) -> tuple[DDMLPeerState, Effects]:
         assert isinstance(message, DDMLInstance)
-        return state, (
-            Send(AGGREGATOR, self.answer(state.replace(instance=message), "update/0", entropy)),
-        )
+        state = state.replace(instance=message, update=bytes(16))
+        return state, (Send(AGGREGATOR, self.answer(state, "update/0", entropy)),)
 
 
 class SameId(DDMLPeer):

@@ -3,6 +3,10 @@
 `shoal.audit.study` calls `AUDITED`. The real peer runs through all phases with the step function
 of all drivers and a separate ledger; the outputs are the bytes that the ledger releases. Only the
 aggregator is simulated; it publishes only what the protocol allows.
+
+The choice of questions, and the cells of the rows, are compared by what they mean; all cells and
+bytes by `shoal.audit.distinguishers`; and all that leaves outside the reports by
+`shoal.audit.replay`.
 """
 
 from __future__ import annotations
@@ -16,11 +20,19 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.audit.bound import Keys
+from shoal.audit.distinguishers import (
+    MAX_NUMBERS,
+    Reports,
+    choose_evenly,
+    observe_reports,
+    stack_bytes,
+)
 from shoal.audit.observations import AuditedProtocol, Observation, Observations
+from shoal.audit.replay import RunPeer, WrapPeer, count_replays, replay_neighbours
 from shoal.data.schema import Feature, Numeric
-from shoal.entropy import Entropy
+from shoal.entropy import Entropy, SeededEntropy
 from shoal.mechanisms.frequency_oracle import Report
-from shoal.messages.codec import decode
+from shoal.messages.codec import decode, encode
 from shoal.privacy.accountant import Loss
 from shoal.protocols.anonml.assignment import TICKET_BYTES, ticket_words
 from shoal.protocols.anonml.messages import MESSAGES, AnonMLAnswer, AnonMLAsk
@@ -127,6 +139,13 @@ def supports(report: Report, cell: int) -> bool:
     return report == cell if isinstance(report, int) else bool(report[cell >> 3] >> (cell & 7) & 1)
 
 
+def read_cells(report: Report) -> Keys:
+    """Return the cell of a report, or its bit for each cell."""
+    if isinstance(report, int):
+        return np.array([report])
+    return np.unpackbits(np.frombuffer(report, np.uint8), bitorder="little").astype(np.int64)
+
+
 @dataclass(frozen=True)
 class AnonMLOutputs:
     """Outputs of many peers with the same row, each in its whole study.
@@ -137,6 +156,10 @@ class AnonMLOutputs:
         The questions that each peer answered.
     support
         ``(n, 3)``: the number of a peer's packets that support the cell of each of `ROWS`.
+    numbers, contexts
+        ``(n, k)``: the bits or the cell of each report, and the question of each.
+    payloads
+        The bytes of all packets of each peer.
     charge
         Largest sum charged by a ledger, in grains.
 
@@ -149,6 +172,9 @@ class AnonMLOutputs:
 
     answered_questions: tuple[AnsweredQuestions, ...]
     support: npt.NDArray[np.int64]
+    numbers: Keys
+    contexts: Keys
+    payloads: tuple[bytes, ...]
     charge: int
 
 
@@ -173,25 +199,57 @@ class AnonMLAuditHarness:
             *(Received(AGGREGATOR, ask) for ask, _ in self.phases),
         )
         self._columns, self._labels = make_corner_rows(script)
+        pairs = [
+            (phase, number)
+            for phase, (_, questions) in enumerate(self.phases)
+            for number in range(len(questions))
+        ]
+        self._numbers = {pair: i for i, pair in enumerate(pairs)}
+        self._n_packets = min(len(script.prices), MAX_NUMBERS)
 
     def draw(self, row: int, n: int, entropy: Entropy) -> AnonMLOutputs:
         """Return the outputs of n peers with one of `ROWS`, each with a separate ticket."""
-        columns = {name: column[row : row + 1] for name, column in self._columns.items()}
-        label = self._labels[row : row + 1]
         questions, support, charge = [], np.zeros((n, len(ROWS)), np.int64), 0
+        most = max(1, MAX_NUMBERS // self._n_packets)
+        widest = max(question.n_cells for _, some in self.phases for question in some)
+        width = min(most, 8 * -(-widest // 8))
+        numbers: Keys = np.zeros((n, self._n_packets, width), np.int64)
+        contexts, payloads = np.zeros_like(numbers), []
         for i in range(n):
             ticket, ledger = entropy.bytes(TICKET_BYTES), MemoryLedger()
-            answers = self.run_peer(
-                self.make_peer(self.study, self.script, ticket, columns, label), ledger, entropy
-            )
+            answers = self.run_peer(self._make_peer(row, ticket), ledger, entropy)
             questions.append(tuple((answer.phase, answer.question) for answer in answers))
             support[i] = self._count_support(ticket, answers)
+            for at, answer in enumerate(answers[: self._n_packets]):
+                cells = read_cells(self._decode_report(answer))
+                cells = cells[choose_evenly(cells.size, width)]
+                numbers[i, at, : cells.size] = cells
+                contexts[i, at] = 1 + self._numbers[answer.phase, answer.question]
+            payloads.append(b"".join(map(encode, answers)))
             charge = max(charge, sum(entry.cost for entry in ledger.entries.values()))
-        return AnonMLOutputs(tuple(questions), support, charge)
+        return AnonMLOutputs(
+            tuple(questions),
+            support,
+            numbers.reshape(n, -1),
+            contexts.reshape(n, -1),
+            tuple(payloads),
+            charge,
+        )
 
-    def run_peer(
-        self, peer: AnonMLPeer, ledger: MemoryLedger, entropy: Entropy
-    ) -> list[AnonMLAnswer]:
+    def _make_peer(self, row: int, ticket: bytes) -> AnonMLPeer:
+        columns = {name: column[row : row + 1] for name, column in self._columns.items()}
+        return self.make_peer(self.study, self.script, ticket, columns, self._labels[row : row + 1])
+
+    def make_run(self, rows: tuple[int, int]) -> RunPeer:
+        """Return the run of a peer with one of two rows, for replays."""
+
+        def run(which: int, entropy: SeededEntropy, wrap: WrapPeer) -> None:
+            peer = self._make_peer(rows[which], entropy.bytes(TICKET_BYTES))
+            self.run_peer(wrap(peer), MemoryLedger(), entropy)
+
+        return run
+
+    def run_peer(self, peer: Any, ledger: MemoryLedger, entropy: Entropy) -> list[AnonMLAnswer]:
         """Return all packets that a peer sends in the whole study."""
         account = ledger.account(self.study, "the row", "the aggregator", "an audit")
         state, answers = peer.initial_state(), []
@@ -217,11 +275,17 @@ class AnonMLAuditHarness:
         )
         total = np.zeros(len(ROWS), np.int64)
         for answer in answers:
-            question = self.phases[answer.phase][1][answer.question]
-            assert question.mechanism is not None
-            report = question.mechanism.decode(answer.report)
+            report, question = (
+                self._decode_report(answer),
+                self.phases[answer.phase][1][answer.question],
+            )
             total += [supports(report, cell) for cell in question.find_cells(rows).tolist()]
         return total
+
+    def _decode_report(self, answer: AnonMLAnswer) -> Report:
+        mechanism = self.phases[answer.phase][1][answer.question].mechanism
+        assert mechanism is not None
+        return mechanism.decode(answer.report)
 
 
 def observe_study(
@@ -229,14 +293,15 @@ def observe_study(
 ) -> Observations:
     """Run a number of peers with each of `ROWS`, and compare each two rows.
 
-    They are compared by the answers and by the choice of questions. Any set of outputs can refute a
-    claim, so the parts of an output that are compared affect only the strength of the bound.
+    They are compared by the answers, by the choice of questions, and by all cells and bytes. Any
+    set of outputs can refute a claim, so the parts of an output that are compared affect only the
+    strength of the bound.
     """
     digest = Manifest(study).digest
     harness = AnonMLAuditHarness(digest, build_script(study, digest), make_peer)
     samples_by_row = [harness.draw(row, samples, entropy) for row in range(len(ROWS))]
     choices = _number_outputs(samples_by_row)
-    observations = []
+    observations, runs = [], {}
     for i, j in combinations(range(len(ROWS)), 2):
         first, second = (
             outputs.support[:, i] - outputs.support[:, j]
@@ -247,12 +312,29 @@ def observe_study(
         observations.append(
             Observation("the choice of questions", rows, choices[i], choices[j], claim)
         )
+        observations += observe_reports(
+            rows, _make_reports(samples_by_row[i], samples_by_row[j]), claim
+        )
+        runs[rows] = harness.make_run((i, j))
     charge = max(outputs.charge for outputs in samples_by_row)
     packets = max(
         len(questions) for outputs in samples_by_row for questions in outputs.answered_questions
     )
     return Observations(
-        tuple(observations), charge, packets, harness.script.n_phases, "each of three rows"
+        tuple(observations),
+        charge,
+        packets,
+        harness.script.n_phases,
+        "each of three rows",
+        replay_neighbours(runs, count_replays(samples), entropy),
+    )
+
+
+def _make_reports(first: AnonMLOutputs, second: AnonMLOutputs) -> Reports:
+    return Reports(
+        (first.numbers, second.numbers),
+        (first.contexts, second.contexts),
+        stack_bytes(first.payloads, second.payloads),
     )
 
 

@@ -4,6 +4,9 @@
 function of all drivers and a separate ledger. The aggregator is hostile: it sends instances at
 which the gradients of two devices point in opposite directions, up to the clip, or farther if a
 peer does not clip. It chooses the next instance from the last update.
+
+Updates are compared by the noise that they should have; all weights and bytes by
+`shoal.audit.distinguishers`; and all that leaves outside the weights by `shoal.audit.replay`.
 """
 
 from __future__ import annotations
@@ -17,9 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.audit.anonml import find_ends
+from shoal.audit.distinguishers import Reports, observe_reports
 from shoal.audit.observations import AuditedProtocol, Observation, Observations, rank_samples
+from shoal.audit.replay import RunPeer, WrapPeer, count_replays, replay_neighbours
 from shoal.data.schema import Categorical, Numeric, Schema
-from shoal.entropy import Entropy
+from shoal.entropy import Entropy, SeededEntropy
 from shoal.mechanisms.laplace import DiscreteLaplace
 from shoal.messages.base import Array
 from shoal.messages.codec import decode
@@ -177,12 +182,15 @@ class DDMLOutputs:
     evidence
         For each peer ``(n, p)``: the evidence of each step for the second row and against the
         first, weight by weight.
+    payloads
+        The bytes of all messages of each peer.
     charge
         Largest sum charged by a ledger, in grains.
     """
 
     steps: tuple[Steps, ...]
     evidence: tuple[Floats, ...]
+    payloads: tuple[bytes, ...]
     charge: int
 
 
@@ -218,27 +226,38 @@ class DDMLAuditHarness:
 
     def draw(self, which: int, n: int, entropy: Entropy) -> DDMLOutputs:
         """Return the outputs of n peers with one of the two rows."""
-        columns, labels = self.adversary.select_device(which)
-        steps, evidence, charge = [], [], 0
+        steps, evidence, payloads, charge = [], [], [], 0
         for _ in range(n):
             ledger = MemoryLedger()
-            peer_steps, peer_evidence = self.run_peer(
-                self.make_peer(self.study, self.params, columns, labels), ledger, entropy
+            peer_steps, peer_evidence, payload = self.run_peer(
+                self._make_peer(which), ledger, entropy
             )
             steps.append(peer_steps)
             evidence.append(peer_evidence)
+            payloads.append(payload)
             charge = max(charge, sum(entry.cost for entry in ledger.entries.values()))
-        return DDMLOutputs(tuple(steps), tuple(evidence), charge)
+        return DDMLOutputs(tuple(steps), tuple(evidence), tuple(payloads), charge)
+
+    def _make_peer(self, which: int) -> DDMLPeer:
+        return self.make_peer(self.study, self.params, *self.adversary.select_device(which))
+
+    def make_run(self) -> RunPeer:
+        """Return the run of a peer with one of the two rows, for replays."""
+
+        def run(which: int, entropy: SeededEntropy, wrap: WrapPeer) -> None:
+            self.run_peer(wrap(self._make_peer(which)), MemoryLedger(), entropy)
+
+        return run
 
     def run_peer(
-        self, peer: DDMLPeer, ledger: MemoryLedger, entropy: Entropy
-    ) -> tuple[Steps, Floats]:
-        """Return all steps that a peer sends, and their evidence.
+        self, peer: Any, ledger: MemoryLedger, entropy: Entropy
+    ) -> tuple[Steps, Floats, bytes]:
+        """Return all steps that a peer sends, their evidence, and the bytes of all messages.
 
         The peer receives an instance for each of its draws, and one more than it should.
         """
         account = ledger.account(self.study, "the rows", "the aggregator", "an audit")
-        state, steps, evidence = peer.initial_state(), [], []
+        state, steps, evidence, payloads = peer.initial_state(), [], [], []
         given: Input = Started()
         at, supported_row = (0, 0), 0
         for turn in range(self.params.n_updates + 2):
@@ -251,6 +270,7 @@ class DDMLAuditHarness:
                         if item.question is None
                         else account.mark_sending(item.question)
                     )
+                    payloads.append(payload)
                     message = decode(payload, MESSAGES, self.study)
                     if isinstance(message, DDMLDraw):
                         at = turn % len(self.adversary.instances), supported_row
@@ -273,8 +293,10 @@ class DDMLAuditHarness:
                 break
             (given,) = inputs
         shape = (-1, self.params.n_weights)
-        return np.array(steps, np.int64).reshape(shape), np.array(evidence, np.float64).reshape(
-            shape
+        return (
+            np.array(steps, np.int64).reshape(shape),
+            np.array(evidence, np.float64).reshape(shape),
+            b"".join(payloads),
         )
 
     def compute_evidence(self, step: Steps, at: tuple[int, int]) -> Floats:
@@ -310,7 +332,7 @@ def observe_study(
     """
     params, digest = build_params(study), Manifest(study).digest
     whole = whole if params.unit == "weight" else claim
-    observations, charge, packets = [], 0, 0
+    observations, runs, charge, packets = [], {}, 0, 0
     for adversary in make_adversaries(params):
         harness = DDMLAuditHarness(digest, params, adversary, make_peer)
         drawn = [harness.draw(which, samples, entropy) for which in (0, 1)]
@@ -347,10 +369,21 @@ def observe_study(
         observations.append(
             Observation("the number of updates", adversary.rows, counts[0], counts[1], whole)
         )
+        reports = Reports.from_rows(
+            [[steps.ravel() for steps in outputs.steps] for outputs in drawn],
+            [outputs.payloads for outputs in drawn],
+        )
+        observations += observe_reports(adversary.rows, reports, whole)
+        runs[adversary.rows] = harness.make_run()
         charge = max(charge, *(outputs.charge for outputs in drawn))
         packets = max(packets, *(int(count.max()) for count in counts))
     return Observations(
-        tuple(observations), charge, packets, None, "each of two rows, at each of two models"
+        tuple(observations),
+        charge,
+        packets,
+        None,
+        "each of two rows, at each of two models",
+        replay_neighbours(runs, count_replays(samples), entropy),
     )
 
 

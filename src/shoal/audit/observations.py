@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.audit.bound import EpsilonBound, Keys, bound_epsilon, bound_rho
+from shoal.audit.replay import ReplayResult
 from shoal.entropy import Entropy
 from shoal.privacy.accountant import Loss
 from shoal.privacy.events import Event
@@ -73,6 +74,8 @@ class Observations:
         Phases of the study; None for a protocol without phases.
     description
         The inputs of the peers, as text.
+    replay
+        The result of replays, which compare all that leaves outside the reports.
     """
 
     observations: tuple[Observation, ...]
@@ -80,6 +83,7 @@ class Observations:
     packets: int
     n_phases: int | None
     description: str
+    replay: ReplayResult
 
 
 def rank_samples(

@@ -9,11 +9,15 @@ the unit, so that each sum depends on the unit as strongly as possible.
 
 Some studies run in full, with messages, secure sums and ledgers. For the others the peers compute
 what they would answer, for many studies together; the sums are the same.
+
+The numbers that the unit changes are compared by the noise that they should have. In fewer studies
+`shoal.audit.distinguishers` compares the other numbers too, and `shoal.audit.replay` compares all
+that leaves outside the answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -21,6 +25,15 @@ from typing import Any
 import numpy as np
 
 from shoal.audit import pfds_paper
+from shoal.audit.bound import Keys
+from shoal.audit.distinguishers import (
+    MAX_NUMBERS,
+    SEARCH_SAMPLES,
+    Reports,
+    choose_evenly,
+    observe_reports,
+    stack_rows,
+)
 from shoal.audit.observations import (
     AuditedProtocol,
     Observation,
@@ -28,11 +41,13 @@ from shoal.audit.observations import (
     compute_evidence,
     rank_samples,
 )
+from shoal.audit.replay import RunPeer, WrapPeer, count_replays, keep_peer, replay_neighbours
 from shoal.crypto.identity import Identity, Roster
 from shoal.data.schema import Categorical
-from shoal.entropy import Entropy
+from shoal.entropy import Entropy, SeededEntropy
 from shoal.mechanisms.distributed_gaussian import DistributedGaussian
 from shoal.mechanisms.distributed_laplace import DistributedLaplace
+from shoal.messages.base import Message
 from shoal.privacy.accountant import Loss
 from shoal.privacy.events import Event
 from shoal.privacy.rounding import grains_up
@@ -215,6 +230,11 @@ class PFDSSumsAuditHarness:
             (self._n_honest - 1) * self.script.count(state, others) for state in self._states
         ]
         self.where = dict(zip(self.script.questions, changed, strict=True))
+        most = max(1, MAX_NUMBERS // len(changed))
+        self._searched = {
+            question: np.union1d(at, np.arange(both.shape[1])[choose_evenly(both.shape[1], most)])
+            for (question, at), both in zip(self.where.items(), counts, strict=True)
+        }
         self.sums = [
             (both + other)[:, at]
             for both, other, at in zip(counts, other_counts, changed, strict=True)
@@ -241,12 +261,22 @@ class PFDSSumsAuditHarness:
         return np.concatenate([np.zeros((0, len(self._states))), *blocks])
 
     def _draw_block(self, which: int, n: int, entropy: Entropy) -> Floats:
-        honest = self._make_honest_peers(RepeatedSumScript(self.script, self.where, n), which)
+        return self._compute_evidence(self._draw_sums(self.where, which, n, entropy))
+
+    def _draw_sums(
+        self, where: Mapping[str, Ints], which: int, n: int, entropy: Entropy
+    ) -> list[Ints]:
+        """Return some noisy sums of each answer in n studies, ``(n, k)`` each."""
+        honest = self._make_honest_peers(RepeatedSumScript(self.script, where, n), which)
         answers = [
             sum(peer.draw_noisy_answer(state, rows, entropy) for peer, rows in honest)
             for state in self._states
         ]
-        return self._compute_evidence([np.reshape(answer, (n, -1)) for answer in answers])
+        return [np.reshape(answer, (n, -1)) for answer in answers]
+
+    def draw_numbers(self, which: int, n: int, entropy: Entropy) -> Ints:
+        """Return the searched sums of n studies, ``(n, k)``."""
+        return np.concatenate(self._draw_sums(self._searched, which, n, entropy), axis=1)
 
     def _compute_evidence(self, noisy_sums: list[Ints]) -> Floats:
         evidence = [
@@ -257,13 +287,14 @@ class PFDSSumsAuditHarness:
         ]
         return np.stack(evidence, axis=1)
 
-    def run(self, which: int, entropy: Entropy) -> PFDSSumsAuditRun:
-        """Run a whole study."""
+    def run(self, which: int, entropy: Entropy, wrap: WrapPeer = keep_peer) -> PFDSSumsAuditRun:
+        """Run a whole study; ``wrap`` replaces the peer of the holder that may have the unit."""
         names, honest = (
             self._sum_parameters.roster.names,
             self._make_honest_peers(self.script, which),
         )
-        peers = {names[peer.member.me]: peer for peer, _ in honest}
+        peers: dict[str, Any] = {names[peer.member.me]: peer for peer, _ in honest}
+        peers[names[0]] = wrap(peers[names[0]])
         ledgers = {name: MemoryLedger() for name in peers}
         peers |= {
             names[member.me]: PFDSAuditColluder(self.script, member, self._tables[0])
@@ -319,6 +350,8 @@ class Samples:
     evidence
         Description of what was observed -> its evidence for the unit, ``(n,)``. First all releases;
         then the answer to each question, in order; then parts without a separate price.
+    numbers
+        The searched numbers of each output.
     charges
         Total charges of ledgers, in grains.
     packets
@@ -326,6 +359,7 @@ class Samples:
     """
 
     evidence: Mapping[str, Floats]
+    numbers: Sequence[Keys]
     charges: tuple[int, ...]
     packets: int
 
@@ -338,7 +372,10 @@ def draw_sums(harness: PFDSSumsAuditHarness, which: int, n: int, entropy: Entrop
     )
     charges = tuple(total for run in runs for total in run.charges)
     return Samples(
-        _label_evidence(evidence, harness.prices), charges, max(run.packets for run in runs)
+        _label_evidence(evidence, harness.prices),
+        list(harness.draw_numbers(which, min(n, SEARCH_SAMPLES), entropy)),
+        charges,
+        max(run.packets for run in runs),
     )
 
 
@@ -357,21 +394,21 @@ def widen_params(params: PFDSParams, n: int) -> PFDSParams:
 def draw_tables(
     study: bytes, params: PFDSParams, which: int, n: int, entropy: Entropy, make_peer: MakeLocalPeer
 ) -> Samples:
-    """Draw n holders with trust local, and run `RUNS` more in full; these are started twice."""
-    charges, packets = [], 0
-    for _ in range(RUNS):
-        peer, ledger = (
-            make_peer(params, study, 0, make_plus_neighbours(params)[which]),
-            MemoryLedger(),
+    """Draw n holders with trust local, and run `RUNS` more in full; these are started twice.
+
+    Up to `SEARCH_SAMPLES` more draw the tables of the study, of which all cells are searched.
+    """
+    ledgers = [MemoryLedger() for _ in range(RUNS)]
+    for ledger in ledgers:
+        run_local_peer(
+            make_peer(params, study, 0, make_plus_neighbours(params)[which]), ledger, entropy
         )
-        account, state = (
-            ledger.account(study, "the rows", "the aggregator", "an audit"),
-            peer.initial_state(),
-        )
-        for _ in range(2):
-            state, _ = run_input(peer, state, Started(), START, entropy, account)
-        packets = max(packets, len(ledger.entries))
-        charges.append(sum(entry.cost for entry in ledger.entries.values()))
+    charges = [sum(entry.cost for entry in ledger.entries.values()) for ledger in ledgers]
+    packets = max(len(ledger.entries) for ledger in ledgers)
+    own, numbers = make_plus_neighbours(params)[which], []
+    for _ in range(min(n, SEARCH_SAMPLES)):
+        peer = make_peer(params, study, 0, own)
+        numbers.append(_read_tables(peer.answer(peer.initial_state(), TABLES, entropy)))
     wide = widen_params(params, _BLOCK)
     units = np.repeat(
         wide.starts[:-1] + np.arange(_BLOCK)[:, np.newaxis], params.max_rows * which, axis=0
@@ -381,16 +418,35 @@ def draw_tables(
     evidence = [np.zeros(0)]
     for _ in range(-(-n // _BLOCK)):
         peer = make_peer(wide, study, 0, PFDSRows(units, sides))
-        message = peer.answer(peer.initial_state(), TABLES, entropy)
-        assert isinstance(message, HolderTables)
-        noisy_counts = (
-            message.counts.expect("int64", message.counts.count)
-            .reshape(-1, _BLOCK, params.n_sides)[:, :, -1]
-            .T
-        )
+        counts = _read_tables(peer.answer(peer.initial_state(), TABLES, entropy))
+        noisy_counts = counts.reshape(-1, _BLOCK, params.n_sides)[:, :, -1].T
         sums = np.repeat([[0], [GRID * params.max_rows]], noisy_counts.shape[1], axis=1)
         evidence.append(compute_evidence(price_tables(params), noisy_counts, sums))
-    return Samples({_ALL: np.concatenate(evidence)[:n]}, tuple(charges), packets)
+    return Samples({_ALL: np.concatenate(evidence)[:n]}, numbers, tuple(charges), packets)
+
+
+def run_local_peer(peer: Any, ledger: MemoryLedger, entropy: Entropy) -> None:
+    """Run a peer of trust local in full; it is started twice."""
+    account = ledger.account(peer.study, "the rows", "the aggregator", "an audit")
+    state = peer.initial_state()
+    for _ in range(2):
+        state, _ = run_input(peer, state, Started(), START, entropy, account)
+
+
+def make_local_run(study: bytes, params: PFDSParams, make_peer: MakeLocalPeer) -> RunPeer:
+    """Return the run of a peer of trust local with one of two tables, for replays."""
+    tables = make_plus_neighbours(params)
+
+    def run(which: int, entropy: SeededEntropy, wrap: WrapPeer) -> None:
+        run_local_peer(wrap(make_peer(params, study, 0, tables[which])), MemoryLedger(), entropy)
+
+    return run
+
+
+def _read_tables(message: Message) -> Ints:
+    assert isinstance(message, HolderTables)
+    counts: Ints = message.counts.expect("int64", message.counts.count)
+    return counts
 
 
 def draw_trees(
@@ -402,8 +458,13 @@ def draw_trees(
     """
     runs = [harness.run(which, entropy) for _ in range(RUNS)]
     evidence = _label_evidence(harness.draw(which, n, entropy), harness.prices)
-    evidence |= harness.draw_data_evidence(which, min(n, DATA_SAMPLES), entropy)
-    return Samples(evidence, tuple(run.charge for run in runs), max(run.packets for run in runs))
+    more, numbers = harness.draw_data_evidence(which, min(n, DATA_SAMPLES), entropy)
+    return Samples(
+        evidence | more,
+        numbers,
+        tuple(run.charge for run in runs),
+        max(run.packets for run in runs),
+    )
 
 
 def _label_evidence(evidence: Floats, prices: Mapping[str, Event]) -> dict[str, Floats]:
@@ -437,9 +498,11 @@ def observe_study(
     """
     params, digest = build_params(study), Manifest(study).digest
     prices: Mapping[str, Event]
+    run: RunPeer
     if params.variant == "paper":
         trees = pfds_paper.PFDSPaperAuditHarness(digest, params, make_peer or PaperPeer)
         drawn = [draw_trees(trees, which, samples, entropy) for which in (0, 1)]
+        run, n_replays = trees.run, count_replays(min(samples, DATA_SAMPLES))
         subset = f"{min(samples, DATA_SAMPLES)} with data, {RUNS} in full"
         prices, description = (
             trees.prices,
@@ -450,11 +513,13 @@ def observe_study(
             draw_tables(digest, params, which, samples, entropy, make_peer or LocalPeer)
             for which in (0, 1)
         ]
-        prices = {TABLES: price_tables(params)}
+        run = make_local_run(digest, params, make_peer or LocalPeer)
+        prices, n_replays = {TABLES: price_tables(params)}, count_replays(samples)
         description = f"each of two tables, and {RUNS} in full"
     else:
         sums = PFDSSumsAuditHarness(digest, params, make_peer or SecureSumPeer)
         drawn = [draw_sums(sums, which, samples, entropy) for which in (0, 1)]
+        run, n_replays = sums.run, 1
         prices, description = (
             sums.prices,
             f"each of two tables, {RUNS} of them in full, with messages and secure sums",
@@ -484,10 +549,19 @@ def observe_study(
                     f"{seen_in}, as a zero-concentrated sum", rows, *keys, claim, is_zcdp=True
                 )
             )
+    reports = Reports.from_numbers(*stack_rows(drawn[0].numbers, drawn[1].numbers, np.int64))
+    observations += observe_reports(rows, reports, claim)
     charges = [total for one in drawn for total in one.charges]
     worst = max(charges, key=lambda total: abs(total - grains_up(whole.epsilon)))
     packets = max(one.packets for one in drawn)
-    return Observations(tuple(observations), worst, packets, None, description)
+    return Observations(
+        tuple(observations),
+        worst,
+        packets,
+        None,
+        description,
+        replay_neighbours({rows: run}, n_replays, entropy),
+    )
 
 
 LOCAL_SAMPLES = 200_000

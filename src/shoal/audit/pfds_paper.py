@@ -23,7 +23,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shoal.audit.bound import Keys
 from shoal.audit.observations import compute_evidence
+from shoal.audit.replay import WrapPeer, keep_peer
 from shoal.data.schema import Categorical
 from shoal.entropy import Entropy
 from shoal.messages.base import Array, Message
@@ -338,17 +340,21 @@ class PFDSPaperAuditHarness:
         )
         return math.log(2 * (1 - below)), math.log(2 * below)
 
-    def draw_data_evidence(self, which: int, n: int, entropy: Entropy) -> dict[str, Floats]:
+    def draw_data_evidence(
+        self, which: int, n: int, entropy: Entropy
+    ) -> tuple[dict[str, Floats], list[Keys]]:
         """Return the evidence of what n peers share: description -> evidence, ``(n,)``.
 
-        Each peer is in one study. The evidence of the data is the number of their rows in each of
-        the unit's nodes. Of the counts, the root's contains the unit, and that of the first node
-        below it does not: if their noise were the same, their difference would reveal the unit.
+        Also return all numbers in the answers of each peer. Each peer is in one study. The evidence
+        of the data is the number of their rows in each of the unit's nodes. Of the counts, the
+        root's contains the unit, and that of the first node below it does not: if their noise were
+        the same, their difference would reveal the unit.
         """
         data, roots, differences = np.zeros(n), np.zeros(n), np.zeros(n)
         questions = [
             question for question in list_questions(self.params) if not question.startswith("split")
         ]
+        numbers = []
         for i in range(n):
             peer, own = (
                 self.make_peer(self.params, self.study, _NAME, self.known_tree.tables[which]),
@@ -359,6 +365,7 @@ class PFDSPaperAuditHarness:
                     peer.answer(peer.initial_state().replace(own=tuple(own)), question, entropy)
                 )
             data[i] = self._compute_data_evidence(peer, own, entropy)
+            numbers.append(self._read_numbers(peer, own, entropy))
             firsts = [
                 int(_read_counts(message)[0]) for message in own if isinstance(message, LevelCounts)
             ]
@@ -366,11 +373,30 @@ class PFDSPaperAuditHarness:
                 firsts[0] if firsts else 0,
                 firsts[0] - firsts[1] if len(firsts) > 1 else 0,
             )
-        return {
+        evidence = {
             "the data alone": data,
             "the number of all rows": roots,
             "the difference of the counts of two levels": differences,
         }
+        return evidence, numbers
+
+    def _read_numbers(self, peer: PaperPeer, own: list[Message], entropy: Entropy) -> Keys:
+        """Return all numbers in a peer's answers, with the next level of each known one."""
+        splits = self.known_tree.splits
+        levels = [
+            peer.answer(peer.initial_state().replace(own=splits[:above]), question, entropy)
+            for above, question in enumerate(
+                question for question in self.prices if question.startswith("split")
+            )
+        ]
+        arrays = [
+            getattr(message, name)
+            for message in (*levels, *own[len(splits) :])
+            for name in message.report_fields
+        ]
+        return np.concatenate(
+            [array.expect(array.element, array.count).astype(np.int64) for array in arrays]
+        )
 
     def _compute_data_evidence(
         self, peer: PaperPeer, own: list[Message], entropy: Entropy
@@ -407,12 +433,13 @@ class PFDSPaperAuditHarness:
                 )
         return evidence
 
-    def run(self, which: int, entropy: Entropy) -> PFDSPaperAuditRun:
-        """Run one peer in full; it is started twice, and asked twice to label."""
-        peer, ledger = (
-            self.make_peer(self.params, self.study, _NAME, self.known_tree.tables[which]),
-            MemoryLedger(),
-        )
+    def run(self, which: int, entropy: Entropy, wrap: WrapPeer = keep_peer) -> PFDSPaperAuditRun:
+        """Run one peer in full; it is started twice, and asked twice to label.
+
+        ``wrap`` replaces the peer.
+        """
+        tables, ledger = self.known_tree.tables, MemoryLedger()
+        peer = wrap(self.make_peer(self.params, self.study, _NAME, tables[which]))
         account = ledger.account(self.study, "the rows", "the aggregator", "an audit")
         state, sent = peer.initial_state(), list[Message]()
 

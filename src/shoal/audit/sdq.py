@@ -10,6 +10,10 @@ nothing into the sums, as the miner would only subtract it.
 
 Some studies run in full, with the peers' messages, secure sums and ledgers. For the others the
 peers compute what they would put into the sums, for many studies together; the sums are the same.
+
+The sums that the unit changes are compared by the noise that they should have. In some studies
+other sums are opened too, and `shoal.audit.distinguishers` compares all of them. One study is
+replayed (`shoal.audit.replay`): all that leaves outside the answers is compared.
 """
 
 from __future__ import annotations
@@ -18,11 +22,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shoal.audit.distinguishers import (
+    MAX_NUMBERS,
+    SEARCH_SAMPLES,
+    Reports,
+    choose_evenly,
+    observe_reports,
+)
 from shoal.audit.observations import AuditedProtocol, Observation, Observations, rank_samples
+from shoal.audit.replay import WrapPeer, keep_peer, replay_neighbours
 from shoal.crypto.identity import Identity, Roster
 from shoal.entropy import Entropy
 from shoal.mechanisms.distributed_laplace import DistributedLaplace
@@ -302,10 +315,20 @@ class SDQAuditHarness:
         )
         self._miner = SDQScriptedAggregator(script, (*states[:-1], *states[-2:]))
         self.observed_parts = [
-            one for number in range(len(self.rounds)) for one in self._observe_round(number)
+            one for number in range(len(self.rounds)) for one in self._observe_round(number, 0)
+        ]
+        n_parts = sum(len(one.parts) for one in self.rounds)
+        self._searched_parts = [
+            one
+            for number in range(len(self.rounds))
+            for one in self._observe_round(number, max(1, MAX_NUMBERS // n_parts))
         ]
 
-    def _observe_round(self, number: int) -> list[ObservedPart]:
+    def _observe_round(self, number: int, n_others: int) -> list[ObservedPart]:
+        """Return the parts of a round, with the counts that the unit changes.
+
+        Up to ``n_others`` evenly spaced counts of each part are added.
+        """
         current, observed, start = self.rounds[number], [], 0
         for part in current.parts:
             sums = np.stack(
@@ -315,7 +338,12 @@ class SDQAuditHarness:
                 ]
             )
             changed = np.flatnonzero(sums[0] != sums[1])
-            where = np.arange(part.size) if current.is_choice else changed
+            others = np.arange(part.size if n_others else 0)
+            where = (
+                np.arange(part.size)
+                if current.is_choice
+                else np.union1d(changed, others[choose_evenly(others.size, n_others)])
+            )
             observed += (
                 [ObservedPart(self.params, number, current, part, start, where, sums[:, where])]
                 if where.size
@@ -349,23 +377,45 @@ class SDQAuditHarness:
     ) -> Floats:
         evidence = np.zeros((n, len(self.rounds)))
         for observed in self.observed_parts:
-            repeated, noisy_sums = observed.repeat(n), np.zeros(n * observed.where.size, np.int64)
-            roles = (
-                select_pair(dict.fromkeys(range(len(honest)), ()), entropy)
-                if self.params.noise == "two-selected"
-                else {}
-            )
-            for me, (peer, table) in enumerate(honest):
-                noisy_sums += peer.draw_noisy_answer(repeated, table, roles.get(me), entropy)
-            evidence[:, observed.number] += observed.compute_evidence(
-                observed.reduce_sums(noisy_sums.reshape(n, -1))
-            )
+            learned = self._draw_part(observed, honest, n, entropy)
+            evidence[:, observed.number] += observed.compute_evidence(learned)
         return evidence
 
-    def run(self, which: int, entropy: Entropy) -> SDQAuditRun:
-        """Run a whole study, in which the last question is asked twice."""
+    def _draw_part(
+        self,
+        observed: ObservedPart,
+        honest: list[tuple[SDQPeer, CellTable]],
+        n: int,
+        entropy: Entropy,
+    ) -> Ints:
+        """Return what the miner learns from a part in n studies."""
+        repeated, noisy_sums = observed.repeat(n), np.zeros(n * observed.where.size, np.int64)
+        roles = (
+            select_pair(dict.fromkeys(range(len(honest)), ()), entropy)
+            if self.params.noise == "two-selected"
+            else {}
+        )
+        for me, (peer, table) in enumerate(honest):
+            noisy_sums += peer.draw_noisy_answer(repeated, table, roles.get(me), entropy)
+        return observed.reduce_sums(noisy_sums.reshape(n, -1))
+
+    def draw_numbers(self, which: int, n: int, entropy: Entropy) -> Ints:
+        """Return the searched sums and choices of n studies, ``(n, k)``."""
+        honest = self._make_honest_peers(which)
+        learned = [
+            self._draw_part(observed, honest, n, entropy).reshape(n, -1)
+            for observed in self._searched_parts
+        ]
+        return np.concatenate(learned, axis=1)
+
+    def run(self, which: int, entropy: Entropy, wrap: WrapPeer = keep_peer) -> SDQAuditRun:
+        """Run a whole study, in which the last question is asked twice.
+
+        ``wrap`` replaces the peer of the database that may have the unit.
+        """
         names, honest = self._sum_parameters.roster.names, self._make_honest_peers(which)
-        peers = {names[peer.member.me]: peer for peer, _ in honest}
+        peers: dict[str, Any] = {names[peer.member.me]: peer for peer, _ in honest}
+        peers[names[0]] = wrap(peers[names[0]])
         ledgers = {name: MemoryLedger() for name in peers}
         peers |= {
             names[member.me]: SDQAuditColluder(self.script, member, self._others)
@@ -428,15 +478,19 @@ def observe_study(
         }
     rows = (f"all {harness.params.unit}s but one", f"all {harness.params.unit}s")
     charges = [total for run in runs for total in run.charges]
+    searched = [
+        harness.draw_numbers(which, min(samples, SEARCH_SAMPLES), entropy) for which in (0, 1)
+    ]
+    observations = [
+        Observation(seen_in, rows, *rank_samples(*both), claim) for seen_in, both in numbers.items()
+    ]
     return Observations(
-        tuple(
-            Observation(seen_in, rows, *rank_samples(*both), claim)
-            for seen_in, both in numbers.items()
-        ),
+        (*observations, *observe_reports(rows, Reports.from_numbers(*searched), claim)),
         max(charges, key=lambda total: abs(total - grains_up(whole.epsilon))),
         max(run.packets for run in runs),
         None,
         f"each of two tables, {RUNS} of them in full, with messages and secure sums",
+        replay_neighbours({rows: harness.run}, 1, entropy),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from shoal.audit import anonml, ddml, pfds, sdq
 from shoal.audit.bound import EpsilonBound, check_effort
 from shoal.audit.observations import AuditedProtocol, Observations
+from shoal.audit.replay import ReplayResult
 from shoal.entropy import Entropy
 from shoal.privacy.accountant import Loss, compose_sequential
 from shoal.privacy.rounding import grains_up
@@ -52,6 +53,11 @@ class StudyAudit:
         Phases of the study; None for a protocol without phases.
     description
         The inputs of the peers, as text.
+    n_tests
+        Number of bounds that were computed. The probability of error is divided among them, so the
+        confidence is that of all together.
+    replay
+        The result of replays, which compare all that leaves outside the reports.
     """
 
     claim: Loss
@@ -63,12 +69,16 @@ class StudyAudit:
     packets: int
     n_phases: int | None
     description: str
+    n_tests: int
+    replay: ReplayResult
 
     @property
     def fault(self) -> str | None:
         """The fault that was found, as text; None without one."""
         if self.bound.epsilon > self.claim.epsilon:
             return "the bound is above the claim: a peer reveals more than the label states"
+        if self.replay.leak is not None:
+            return f"outside the reports, what leaves depends on the rows: {self.replay.leak}"
         if self.charge > self.price:
             return (
                 "the ledger charges more than the claim: a peer spends more than the label states"
@@ -144,4 +154,6 @@ def evaluate_observations(observations: Observations, confidence: float, price: 
         observations.packets,
         observations.n_phases,
         observations.description,
+        len(bounds),
+        observations.replay,
     )

@@ -1,7 +1,8 @@
 """``shoal audit``: measure a lower bound on epsilon and compare it with the claim.
 
-Both commands end with exit code 7 if the bound refutes the claim. A bound is rounded down: rounded
-up it would state more than was measured.
+Both commands end with exit code 7 if the bound refutes the claim, and ``study`` also if something
+else that leaves a peer depends on its rows. A bound is rounded down: rounded up it would state more
+than was measured.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from cyclopts import App
 from shoal.audit import mechanisms
 from shoal.audit import study as studies
 from shoal.audit.bound import MAX_SAMPLES, EpsilonBound
+from shoal.audit.replay import ReplayResult
 from shoal.cli.output import emit
 from shoal.entropy import SystemEntropy
 from shoal.errors import LocalProtocolError
@@ -105,9 +107,14 @@ def study(
     """Run the peers of a study with neighbouring rows, and bound the epsilon of all they send.
 
     The claim is the plain sum that the label states, without free questions, which the audit does
-    not ask. The exit code is 7 if the bound, or the charge in a peer's ledger, is above it. For
-    secure sums all peers run together, and the label's number of colluders helps the readers of the
-    sums.
+    not ask. Bounds are computed from the parts of an output that depend on the rows, from single
+    numbers and pairs of numbers of the reports, and from a classifier that is trained on all bytes.
+    Peers are also replayed with neighbouring rows and the same random bits: all that leaves outside
+    the priced reports must be equal.
+
+    The exit code is 7 if a bound, or the charge in a peer's ledger, is above the claim, or if a
+    replay differs. For secure sums all peers run together, and the label's number of colluders
+    helps the readers of the sums. A lower bound is no proof: an audit can miss a leak.
 
     Parameters
     ----------
@@ -117,7 +124,7 @@ def study(
         Peers to run with each of the rows, or studies for secure sums. By default 4000 for AnonML
         and DDML, 200000 for SDQ and PFDS, and 100000 for PFDS with secure sums.
     confidence
-        Probability that the bound is correct.
+        Probability that all bounds together are correct.
     json
         Print one JSON object.
     """
@@ -138,6 +145,9 @@ def study(
             found.bound, confidence, f"{samples} {sample_noun} with {found.description}"
         ),
         ("seen in", f"{found.seen_in}, by peers with {found.rows[0]} or with {found.rows[1]}"),
+        ("tests", f"{found.n_tests}; the confidence holds for all of them together"),
+        ("replays", _format_replay(found.replay)),
+        ("limits", _LIMITS),
         _format_verdict(found.bound, found.claim, found.fault),
     ]
     data = found.claim.to_dict() | _make_bound_data(
@@ -151,10 +161,25 @@ def study(
         "phases": found.n_phases,
         "rows": list(found.rows),
         "seen_in": found.seen_in,
+        "tests": found.n_tests,
+        "replays": found.replay.n,
+        "leak": found.replay.leak,
     }
     emit(data, _format_lines(lines), json=json, next_command=f"shoal check {shell_quote(study)}")
     if found.fault is not None:
         raise SystemExit(LocalProtocolError.exit_code)
+
+
+_LIMITS = (
+    "a lower bound is no proof: rare leaks and leaks in a form that was not searched can remain; "
+    "free questions, delivery, its timing and the inside of joint computations are not covered"
+)
+
+
+def _format_replay(replay: ReplayResult) -> str:
+    if replay.leak is None or replay.rows is None:
+        return f"{replay.n} with neighbouring rows: all that leaves outside the reports is equal"
+    return f"{replay.leak} differs, by peers with {replay.rows[0]} or with {replay.rows[1]}"
 
 
 def _format_claim(claim: Event | Loss) -> list[tuple[str, str]]:

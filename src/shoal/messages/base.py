@@ -141,6 +141,12 @@ class Message(Record):
     spends
         Whether the message is a mechanism's output on private data. Such a message leaves only as a
         `~shoal.protocols.base.Release`, priced and stored; no other message may be one.
+    report_fields
+        The fields of a message that spends that the mechanism fills. All other fields follow from
+        public data, earlier reports and separate random bits; `shoal.audit.replay` checks this.
+    sealed_fields
+        Fields that depend on random bits of the cryptographic library, so that no run can be
+        replayed with the same ones: sealed boxes and signatures of them.
     is_anonymous
         Whether the aggregator must not learn the sender. The driver then replaces the sender with a
         random name, a new one for each delivery.
@@ -151,6 +157,8 @@ class Message(Record):
     type_name: ClassVar[str]
     version: ClassVar[int] = 1
     spends: ClassVar[bool] = False
+    report_fields: ClassVar[tuple[str, ...]] = ()
+    sealed_fields: ClassVar[tuple[str, ...]] = ()
     is_anonymous: ClassVar[bool] = False
     max_bytes: ClassVar[int] = 1 << 16
 

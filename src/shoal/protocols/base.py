@@ -44,7 +44,9 @@ A machine owes its driver:
    message, and does not answer a question that it cannot price. It asks a question at most once per
    input; it may ask a refused question again at a later input.
 4. **One place for private data.** `Peer.answer` makes everything that depends on private data, once
-   per question, and it is sent as a `Release`.
+   per question, and it is sent as a `Release`. It uses its random bits for the report alone
+   (`Message.report_fields`); random bits of other fields are drawn in an earlier step and stored in
+   the state. ``shoal audit study`` replays peers to check this.
 """
 
 from __future__ import annotations

@@ -207,7 +207,8 @@ class Peer(Machine[P]):
     def answer(self, state: P, question: str, entropy: Entropy) -> Message:
         """Draw the answer: the only method that applies a mechanism to private values.
 
-        `on_message` has checked everything that could be wrong.
+        `on_message` has checked everything that could be wrong. All random bits are for the fields
+        of the report.
         """
 
     @abstractmethod

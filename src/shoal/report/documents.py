@@ -356,6 +356,9 @@ class AuditDocument(DocumentPart):
     verdict: Literal["consistent", "broken"]
     title: SafeText = ""
     seen_in: SafeText = ""
+    tests: Count | None = None
+    replays: Count | None = None
+    leak: SafeText | None = None
     mechanism: SafeText = ""
 
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from shoal.audit import bound, mechanisms
+from shoal.audit import bound, ddml, mechanisms
 from shoal.audit import study as studies
 from shoal.cli import audit
 from shoal.cli.main import run
 from shoal.entropy import SystemEntropy
 from shoal.study.starters import read_starter
+from tests.unit.audit.leaky_peers import LabelInId
 
 FAST = ["--samples", "20000"]
 
@@ -150,6 +151,9 @@ def test_audit_study_compares_with_the_label(study_file, seeded, capsys):
         "bound     epsilon at least 1.",
         "samples   1000 peers with each of three rows",
         "seen in   the answers, by peers with ",
+        "tests     15; the confidence holds for all of them together",
+        "replays   150 with neighbouring rows: all that leaves outside the reports is equal",
+        "limits    a lower bound is no proof",
         "verdict   consistent",
         f"next      shoal check {study_file}",
     ):
@@ -195,6 +199,27 @@ def test_audit_study_json_is_one_object(study_file, seeded, few, capsys):
     )
     assert data["seen_in"] == "the answers"
     assert len(set(data["rows"])) == 2
+    assert (data["tests"], data["replays"], data["leak"]) == (15, 300, None)
+
+
+def test_study_with_a_leak_outside_the_reports_has_exit_code_7(
+    study_file, seeded, few, monkeypatch, capsys
+):
+    study_file.write_text(read_starter("ddml"), encoding="utf-8")
+    monkeypatch.setattr(ddml, "DDMLPeer", LabelInId)
+    # So few samples that no bound can be above the claim.
+    arguments = ["audit", "study", str(study_file), "--samples", "50"]
+    assert run(arguments) == 7
+    printed = capsys.readouterr().out
+    for part in (
+        "replays   the field id of ddml.update differs, by peers with highest values and first",
+        "verdict   BROKEN: outside the reports, what leaves depends on the rows: the field id of",
+    ):
+        assert part in printed
+    assert run([*arguments, "--json"]) == 7
+    data = json.loads(capsys.readouterr().out)
+    assert (data["verdict"], data["replays"]) == ("broken", 1)
+    assert data["leak"] == "the field id of ddml.update"
 
 
 @pytest.mark.untraced

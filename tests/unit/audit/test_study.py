@@ -9,6 +9,7 @@ import pytest
 
 from shoal.audit import bound
 from shoal.audit.observations import Observation, Observations
+from shoal.audit.replay import ReplayResult
 from shoal.audit.study import audit_study, compute_claim, evaluate_observations
 from shoal.errors import UsageError
 from shoal.privacy.accountant import compose_sequential
@@ -32,7 +33,8 @@ def test_audit_of_an_honest_study_is_consistent(entropy):
     found = audit_study(study, 1000, 0.9, entropy)
     assert found.fault is None
     assert 2 < found.bound.epsilon <= found.claim.epsilon == 4
-    assert found.bound.alpha == pytest.approx(0.1 / 6)
+    assert found.n_tests == 15 and found.bound.alpha == pytest.approx(0.1 / 15)
+    assert (found.replay.n, found.replay.leak) == (150, None)
     assert found.bound.n == 500
     assert found.seen_in == "the answers"
     assert (found.packets, found.n_phases, found.charge) == (1, 1, 4 * 10**12)
@@ -111,8 +113,10 @@ def test_part_is_reported_only_if_it_is_above_its_claim(is_part, claimed, told):
         replace(faint, claim=replace(claim, epsilon=9.0)),
         replace(clear, claim=replace(claim, epsilon=claimed), is_part=is_part),
     )
-    found = evaluate_observations(Observations(looks, 0, 0, None, "two rows"), 0.9, 0)
-    assert found.seen_in == told
+    found = evaluate_observations(
+        Observations(looks, 0, 0, None, "two rows", ReplayResult(7)), 0.9, 0
+    )
+    assert (found.seen_in, found.n_tests, found.replay.n) == (told, 2, 7)
     assert (found.fault is None) == (claimed == 1.0)
 
 

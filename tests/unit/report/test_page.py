@@ -353,6 +353,16 @@ def test_audit_section_compares_bound_and_claim() -> None:
         )
     )
     assert "Do not run the study" in broken.text and "rappor" in broken.text
+    assert "replays" not in broken.text
+
+
+def test_audit_section_names_tests_replays_and_leak() -> None:
+    audit = make_audit_document(
+        verdict="broken", tests=15, replays=1200, leak="the field id of ddml.update"
+    )
+    page = check_inert(make_report([make_run_document()], [audit]))
+    for part in ("tests at this confidence", "15", "1,200", "the field id of ddml.update"):
+        assert part in page.text
 
 
 def test_audit_is_shown_with_its_study() -> None:

@@ -62,6 +62,7 @@ class AnonMLAnswer(Message):
 
     type_name: ClassVar[str] = "anonml.answer"
     spends: ClassVar[bool] = True
+    report_fields: ClassVar[tuple[str, ...]] = ("report",)
     is_anonymous: ClassVar[bool] = True
 
     ticket: Ticket

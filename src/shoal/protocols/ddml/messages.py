@@ -58,6 +58,7 @@ class DDMLUpdate(Message):
 
     type_name: ClassVar[str] = "ddml.update"
     spends: ClassVar[bool] = True
+    report_fields: ClassVar[tuple[str, ...]] = ("weights",)
     is_anonymous: ClassVar[bool] = True
     max_bytes: ClassVar[int] = _MODEL_BYTES
 

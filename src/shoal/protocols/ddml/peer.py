@@ -217,11 +217,14 @@ class DDMLPeerState(PeerState):
         The latest epoch received.
     instance
         The instance of the next update.
+    update
+        The id of the next update.
     """
 
     draw: Id | None = None
     epoch: Natural = 0
     instance: DDMLInstance | None = None
+    update: Id | None = None
 
 
 class DDMLPeer(Peer[DDMLPeerState]):
@@ -298,21 +301,27 @@ class DDMLPeer(Peer[DDMLPeerState]):
         self._check_epoch(message.epoch, state.epoch)
         if message.draw != state.draw:
             return state, ()
-        # The id of the next draw is drawn here, because on_answer_stored has no entropy.
+        # Both ids are drawn here: on_answer_stored has no entropy, and answer() uses its random
+        # bits for the report alone.
         state = state.replace(
-            draw=entropy.bytes(ID_BYTES), epoch=max(state.epoch, message.epoch), instance=message
+            draw=entropy.bytes(ID_BYTES),
+            epoch=max(state.epoch, message.epoch),
+            instance=message,
+            update=entropy.bytes(ID_BYTES),
         )
         return self.ask(state, question_name(len(state.answered)))
 
     def answer(self, state: DDMLPeerState, question: str, entropy: Entropy) -> Message:
         instance = state.instance
-        assert instance is not None
+        assert instance is not None and state.update is not None
         weights = read_weights(instance.weights, self.params)
         batch = self._rows.reveal().draw_batch(entropy)
         step = self._step(instance.epoch).draw(batch.gradient(self.params, weights), entropy)
-        update = Array.from_values(add_step(weights, step))
         return DDMLUpdate(
-            study=self.study, id=entropy.bytes(ID_BYTES), epoch=instance.epoch, weights=update
+            study=self.study,
+            id=state.update,
+            epoch=instance.epoch,
+            weights=Array.from_values(add_step(weights, step)),
         )
 
     def on_answer_stored(
@@ -320,13 +329,13 @@ class DDMLPeer(Peer[DDMLPeerState]):
     ) -> tuple[DDMLPeerState, Effects]:
         n_sent = len(state.answered)
         if n_sent == self.params.n_updates:
-            return state.replace(draw=None, instance=None), (Finish(n_sent),)
-        return self._send_draw(state.replace(instance=None))
+            return state.replace(draw=None, instance=None, update=None), (Finish(n_sent),)
+        return self._send_draw(state.replace(instance=None, update=None))
 
     def on_refusal(
         self, state: DDMLPeerState, question: str, error: ShoalError
     ) -> tuple[DDMLPeerState, Effects]:
-        return state.replace(draw=None, instance=None), (Finish(len(state.answered)),)
+        return state.replace(draw=None, instance=None, update=None), (Finish(len(state.answered)),)
 
     def _send_draw(self, state: DDMLPeerState) -> tuple[DDMLPeerState, Effects]:
         assert state.draw is not None

@@ -81,6 +81,7 @@ class HolderTables(Message):
 
     type_name: ClassVar[str] = "pfds.tables"
     spends: ClassVar[bool] = True
+    report_fields: ClassVar[tuple[str, ...]] = ("counts",)
     max_bytes: ClassVar[int] = _MANY
 
     counts: Array
@@ -107,6 +108,7 @@ class LevelSplits(Message):
 
     type_name: ClassVar[str] = "pfds.splits"
     spends: ClassVar[bool] = True
+    report_fields: ClassVar[tuple[str, ...]] = ("attributes", "values")
     max_bytes: ClassVar[int] = _MAX_BYTES
 
     level: Natural
@@ -123,6 +125,7 @@ class LeafCounts(Message):
 
     type_name: ClassVar[str] = "pfds.leaves"
     spends: ClassVar[bool] = True
+    report_fields: ClassVar[tuple[str, ...]] = ("counts",)
     max_bytes: ClassVar[int] = _MAX_BYTES
 
     counts: Array
@@ -137,6 +140,7 @@ class LevelCounts(Message):
 
     type_name: ClassVar[str] = "pfds.counts"
     spends: ClassVar[bool] = True
+    report_fields: ClassVar[tuple[str, ...]] = ("counts",)
     max_bytes: ClassVar[int] = _MAX_BYTES
 
     level: Natural

@@ -47,6 +47,7 @@ class Counts(Message):
 
     type_name: ClassVar[str] = "sdq.counts"
     spends: ClassVar[bool] = True
+    report_fields: ClassVar[tuple[str, ...]] = ("counts",)
     max_bytes: ClassVar[int] = _MAX_BYTES
 
     round: Natural
@@ -102,6 +103,7 @@ class SDQScores(Message):
 
     type_name: ClassVar[str] = "sdq.scores"
     spends: ClassVar[bool] = True
+    report_fields: ClassVar[tuple[str, ...]] = ("boxes",)
     max_bytes: ClassVar[int] = _MANY
 
     round: Natural

@@ -104,6 +104,7 @@ class SumShares(_SignedSumMessage):
     """
 
     type_name: ClassVar[str] = "sum.shares"
+    sealed_fields: ClassVar[tuple[str, ...]] = ("boxes", "signatures", "signature")
     max_bytes: ClassVar[int] = _LIST_BYTES
 
     boxes: bytes
@@ -128,6 +129,7 @@ class SumMasked(_SignedSumMessage):
 
     type_name: ClassVar[str] = "sum.masked"
     spends: ClassVar[bool] = True
+    report_fields: ClassVar[tuple[str, ...]] = ("vector", "signature")
     max_bytes: ClassVar[int] = _VECTOR_BYTES
 
     vector: Array

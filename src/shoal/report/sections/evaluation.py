@@ -324,7 +324,8 @@ def make_audits_section(audits: Sequence[AuditDocument], colour: str) -> Section
         return None
     lead = (
         "The mechanism ran many times on two neighbouring inputs. The outputs give a lower bound "
-        "on epsilon. A bound above the claim disproves the claim; a bound below it is no proof."
+        "on epsilon. A bound above the claim disproves the claim; a bound below it is no proof: an "
+        "audit can miss a leak."
     )
     return Section(
         "audit", "Audit of the claim", lead, join(_make_audit(audit, colour) for audit in audits)
@@ -358,7 +359,7 @@ def _make_audit(audit: AuditDocument, colour: str) -> Markup:
     )
     what = audit.title or audit.mechanism
     verdict = (
-        "BROKEN: the bound, or the price in a ledger, is above the claim"
+        "BROKEN: the bound or the price in a ledger is above the claim, or a replay differs"
         if is_broken
         else "consistent: the bound is not above the claim"
     )
@@ -369,6 +370,9 @@ def _make_audit(audit: AuditDocument, colour: str) -> Markup:
             ("confidence", f"{audit.confidence:g}"),
             ("samples", f"{audit.samples:,} of each input"),
             *([("observed in", audit.seen_in)] if audit.seen_in else []),
+            *([("tests at this confidence", f"{audit.tests:,}")] if audit.tests else []),
+            *([("replays of neighbours", f"{audit.replays:,}")] if audit.replays else []),
+            *([("differs in replays", audit.leak)] if audit.leak else []),
             ("scope", f"unit {audit.unit}, relation {audit.relation}, against {audit.adversary}"),
         ]
     )

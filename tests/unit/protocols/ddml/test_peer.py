@@ -14,7 +14,7 @@ from shoal.data.schema import Numeric
 from shoal.entropy import SeededEntropy
 from shoal.errors import BudgetError, LocalProtocolError, MechanismError, RemoteProtocolError
 from shoal.messages.base import Array, Message
-from shoal.messages.codec import decode, dump, load
+from shoal.messages.codec import decode, dump, dumps, load, loads
 from shoal.protocols.base import (
     AGGREGATOR,
     START,
@@ -123,7 +123,7 @@ def test_update_is_instance_after_noisy_step() -> None:
     """By the same stream of randomness: the rows are all read, and then the noise is drawn."""
     peer = a_peer("laplace", batch_size=3, n_rows=3)
     params = peer.params
-    state = DDMLPeerState(instance=an_instance(params, an_id(0), epoch=2))
+    state = DDMLPeerState(update=an_id(9), instance=an_instance(params, an_id(0), epoch=2))
     update = peer.answer(state, "update/0", SeededEntropy(5))
     assert isinstance(update, DDMLUpdate)
     held = TrainingRows.from_columns(params, *people(TWO, 3))
@@ -144,7 +144,9 @@ def test_batch_reads_at_most_batch_size_rows_anew() -> None:
     seen = set()
     for seed in range(5):
         update = peer.answer(
-            DDMLPeerState(instance=an_instance(params, an_id(0))), "update/0", SeededEntropy(seed)
+            DDMLPeerState(update=an_id(9), instance=an_instance(params, an_id(0))),
+            "update/0",
+            SeededEntropy(seed),
         )
         assert isinstance(update, DDMLUpdate)
         entropy = SeededEntropy(seed)
@@ -205,7 +207,9 @@ def test_peer_answers_every_instance_with_any_batch(name: str) -> None:
         instance = an_instance(params, an_id(0), epoch=number).replace(
             weights=Array.from_values(weights)
         )
-        update = peer.answer(DDMLPeerState(instance=instance), "update/0", SeededEntropy(number))
+        update = peer.answer(
+            DDMLPeerState(update=an_id(9), instance=instance), "update/0", SeededEntropy(number)
+        )
         assert isinstance(update, DDMLUpdate)
         assert (
             abs(update.weights.expect("int32", params.n_weights).astype(np.int64)).max()
@@ -215,10 +219,30 @@ def test_peer_answers_every_instance_with_any_batch(name: str) -> None:
 
 def test_updates_on_same_instance_and_rows_differ() -> None:
     peer = a_peer()
-    state = DDMLPeerState(instance=an_instance(peer.params, an_id(0)))
+    state = DDMLPeerState(update=an_id(9), instance=an_instance(peer.params, an_id(0)))
     first, second = (peer.answer(state, "update/0", SeededEntropy(seed)) for seed in (1, 2))
     assert isinstance(first, DDMLUpdate) and isinstance(second, DDMLUpdate)
-    assert first.id != second.id and first.weights != second.weights
+    assert first.weights != second.weights
+
+
+def test_random_bits_of_answer_are_for_the_weights_alone() -> None:
+    """Other fields follow from the state: an id must not show the random bits of the noise."""
+    peer = a_peer()
+    state = DDMLPeerState(update=an_id(9), instance=an_instance(peer.params, an_id(0)))
+    updates = [peer.answer(state, "update/0", SeededEntropy(seed)) for seed in range(5)]
+    assert {update.submission for update in updates} == {an_id(9)}
+
+
+def test_peer_state_of_earlier_version_can_be_read() -> None:
+    """It has no id of the next update, which is drawn with the next instance."""
+    peer, ledger = a_peer(), MemoryLedger()
+    state, draw = begun(peer, ledger)
+    saved = loads(dump(state))
+    assert isinstance(saved, dict) and saved.pop("update") is None
+    restored = load(dumps(saved), DDMLPeerState)
+    assert restored == state
+    _, sent, _ = give(peer, restored, an_instance(peer.params, draw.id), ledger)
+    assert isinstance(sent[0], DDMLUpdate)
 
 
 @pytest.mark.parametrize("end", [-MAX_WEIGHT, MAX_WEIGHT])
@@ -269,6 +293,7 @@ def test_peer_state_survives_restart() -> None:
         epoch=4,
         instance=an_instance(peer.params, draw.id, epoch=4),
         asked=("update/0",),
+        update=an_id(2),
     )
     for one in (state, waiting):
         assert load(dump(one), DDMLPeerState) == one
@@ -408,7 +433,9 @@ def test_step_decreases_with_epoch_if_study_sets_decay() -> None:
     assert isinstance(make_step(peer.params), AdditiveStep)
     sizes = []
     for epoch in (0, 99):
-        state = DDMLPeerState(instance=an_instance(peer.params, an_id(0), epoch=epoch))
+        state = DDMLPeerState(
+            update=an_id(9), instance=an_instance(peer.params, an_id(0), epoch=epoch)
+        )
         updates = [peer.answer(state, "update/0", SeededEntropy(seed)) for seed in range(200)]
         steps = [
             message.weights.expect("int32", peer.params.n_weights) - some_weights(peer.params)
