@@ -8,12 +8,12 @@ ledger and the peer cannot disagree.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from shoal.mechanisms.calibrate import choose_mechanism
-from shoal.messages.base import Registry
+from shoal.messages.base import Message, Registry
 from shoal.privacy.rounding import format_epsilon, sum_up
 from shoal.protocols.anonml.analysis import (
     BITS,
@@ -26,7 +26,7 @@ from shoal.protocols.anonml.analysis import (
     table_errors,
 )
 from shoal.protocols.anonml.assignment import ticket_words
-from shoal.protocols.anonml.messages import MESSAGES
+from shoal.protocols.anonml.messages import MESSAGES, AnonMLAsk
 from shoal.protocols.anonml.params import AnonMLPaperParams, AnonMLParams, AnonMLPlusParams
 from shoal.protocols.anonml.plus import AnonMLPlusScript
 from shoal.protocols.anonml.script import AnonMLScript
@@ -86,7 +86,10 @@ class AnonMLProtocol(StudyProtocol):
     paper_keys = ("n_partitions", "n_subsets", "subset_size")
     max_rows_per_participant = 1
     has_packets = True
-    no_preview_reason = "No question for you is open yet, so there is nothing to show."
+    no_preview_reason = "There is no question to show."
+    example_note = (
+        "Its ticket and its cut points are made up, so that you may get another question."
+    )
     retention = "each answer, until it is added to counts within moments; then it is deleted"
     suits = "people with one row each"
 
@@ -211,6 +214,19 @@ class AnonMLProtocol(StudyProtocol):
         from shoal.protocols.anonml.peer import AnonMLPeer
 
         return AnonMLPeer(handle.digest, handle.script, seat.ticket, *rows)
+
+    def make_example_messages(
+        self, handle: StudyHandle, first: Sequence[Message]
+    ) -> Sequence[Message]:
+        """Return the opening of each phase, as if no answer had arrived in the earlier ones."""
+        del first
+        script, asks, tallies = handle.script, [], ()
+        for phase in range(script.n_phases):
+            publication = script.publish(tallies)
+            asks.append(AnonMLAsk(study=handle.digest, phase=phase, publication=publication))
+            questions = script.questions(phase, publication)
+            tallies = (*tallies, tuple(question.make_empty_tally() for question in questions))
+        return asks
 
     def make_aggregator(self, handle: StudyHandle, hosting: Hosting) -> Aggregator[Any]:
         """Return the aggregator that counts answers, phase after phase."""

@@ -99,8 +99,12 @@ class PFDSProtocol(StudyProtocol):
     predicts_numbers = True
     has_readers = True
     no_preview_reason = (
-        "What you send depends on your position among the holders, which you get when you take "
-        "part. There is nothing to show before that."
+        "Your numbers are masked together with those of the other holders, after these have "
+        "answered. There is nothing to show before that."
+    )
+    example_note = (
+        "Without a roster it is drawn for a random position among the holders, which decides the "
+        "features."
     )
     publishes_rows = True
     retention = (

@@ -202,7 +202,9 @@ class StudyProtocol(ABC):
     has_packets: ClassVar[bool] = False
     """True if answers with tokens travel as packets of one size, each at a random time."""
     no_preview_reason: ClassVar[str]
-    """Why no answer can be shown to a participant before it takes part."""
+    """Why there is no example of an answer."""
+    example_note: ClassVar[str] = ""
+    """A sentence about how an example differs from an answer."""
     has_readers: ClassVar[bool] = False
     """True if a participant may read the release without sending anything."""
     publishes_rows: ClassVar[bool] = False
@@ -361,6 +363,21 @@ class StudyProtocol(ABC):
         """Return the aggregator of a study; None for a protocol that merges single updates."""
         del handle, hosting
         return None
+
+    def make_example_messages(
+        self, handle: StudyHandle, first: Sequence[Message]
+    ) -> Sequence[Message]:
+        """Return messages of an aggregator to which a peer replies with example answers.
+
+        They follow from the manifest: no coordinator is asked.
+
+        Parameters
+        ----------
+        first
+            The first messages of the peer that have no price.
+        """
+        del handle, first
+        return ()
 
     def list_seats(self, study: Study) -> tuple[str, ...] | None:
         """Return names for participants in the order of enrolment; None if they have no names."""

@@ -62,7 +62,7 @@ def test_join_with_ticket_makes_script_at_most_twice_and_encodes_rows_once(
             rows = offer.study.encode_rows(make_table(1))
             priced = session.price_offer(offer, "rows.csv")
             session.refuse_if_over_limits(priced, None)
-            await session.preview(offer, rows, "rows.csv")
+            session.draw_example(offer, rows)
             session.agree(offer, "rows.csv")
             await session.take_part(offer, rows, lambda _: None)
 

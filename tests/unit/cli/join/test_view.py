@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from shoal.cli.join.view import (
-    format_answers,
+    format_example,
     format_label,
     format_sent,
+    format_sent_answers,
     make_label_data,
     make_sent_data,
     show_progress,
@@ -43,9 +44,15 @@ def test_show_progress_replaces_line_on_terminal(
     assert not printed.out and "\x1b[2J" not in printed.err
 
 
-def test_format_answers_without_answers_gives_reason() -> None:
-    assert format_answers((), "Because.", "shoal leave") == "Because."
+def test_example_without_answers_gives_reason() -> None:
+    assert format_example((), "Because.", "Note.") == "Because."
     assert all(protocol.no_preview_reason for protocol in PROTOCOLS.values())
+
+
+def test_answers_that_wait_are_counted_and_not_shown() -> None:
+    text = format_sent_answers((), 2)
+    assert text.startswith("No answer was sent.") and "2 answers not sent yet" in text
+    assert "not sent yet" not in format_sent_answers((), 0)
 
 
 def test_label_and_data_contain_roster(tmp_path: Path) -> None:
