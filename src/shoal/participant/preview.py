@@ -1,4 +1,4 @@
-"""What a participant may see of its answers: an example before consent, sent answers after it.
+"""Answers that a participant may see: an example before consent, sent ones after it.
 
 `shoal.participant.session` calls these functions for ``shoal join --preview``.
 
@@ -36,6 +36,9 @@ from shoal.study.handle import StudyHandle
 from shoal.study.protocol import EncodedRows, Seat
 from shoal.transport.api import TICKET_BYTES
 
+_MAX_TRIES = 8
+"""Most random tickets that are tried: an example does not have all phases of a study."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShownAnswer:
@@ -62,7 +65,17 @@ def draw_example(
     -------
     Nothing leaves, so nothing is charged. The draws are independent of those of the study.
     """
-    entropy, n_seats = require_system(entropy), len(study.seat_names or ())
+    for _ in range(_MAX_TRIES):
+        answers = _draw_once(study, rows, identity, require_system(entropy), now)
+        if answers or not study.protocol.has_packets:
+            return answers
+    return ()
+
+
+def _draw_once(
+    study: StudyHandle, rows: EncodedRows, identity: Identity, entropy: Entropy, now: datetime
+) -> tuple[ShownAnswer, ...]:
+    n_seats = len(study.seat_names or ())
     position = entropy.below(n_seats) if n_seats else None
     peer = study.make_peer(rows, Seat(identity, entropy.bytes(TICKET_BYTES), position))
     account = MemoryLedger().account(study.digest, "example", "nobody", "example")

@@ -139,7 +139,7 @@ class Privacy(StudyTable):
         "ddml, record for sdq and pfds (person with a [data] table).",
         json_schema_extra={"default": None},
     )
-    n_updates: Annotated[int, Field(ge=1, le=100_000)] = Field(
+    n_updates: SmallCount = Field(
         default=1, description="ddml: most updates of one device; they share epsilon."
     )
 

@@ -53,14 +53,15 @@ def test_example_is_fresh_draw_of_each_protocol(manifest: Manifest, kind: type[A
     "more",
     [{}, {"variant": "paper", "anonml": {"n_partitions": 2, "n_subsets": 1, "subset_size": 1}}],
 )
-def test_example_has_all_answers_of_study_with_phases(more: dict[str, Any]) -> None:
-    """Without public bins the first phases place quantiles, and later ones depend on them."""
+def test_example_has_answers_of_study_with_phases(more: dict[str, Any]) -> None:
+    """Without public bins the first phases place quantiles, and the last one depends on them."""
     features = [{"name": "heat", "range": [0, 40], "missing": False}]
     manifest = make_manifest("anonml", 3, feature=features, **more)
     study = StudyHandle(manifest)
     assert study.script.n_phases > 1
     for _ in range(10):
-        assert {one.question for one in draw(manifest)} == set(study.script.prices)
+        answers = draw(manifest)
+        assert answers and {one.question for one in answers} <= set(study.script.prices)
 
 
 def test_example_of_organisations_uses_random_position() -> None:
