@@ -193,7 +193,7 @@ class AnonMLProtocol(StudyProtocol):
         return LabelText(
             leaves=_describe_sent_data(study, script, "ticket", same),
             seen_by=_describe_recipients(study),
-            not_covered=list_personal_exclusions(),
+            not_covered=list_personal_exclusions(study),
             bytes=_count_sent_bytes(study, script),
         )
 

@@ -242,7 +242,7 @@ class DDMLProtocol(StudyProtocol):
             f"and blurred by random noise, {times}. None of your rows leaves",
             seen_by=_RECIPIENTS,
             not_covered=list_personal_exclusions(
-                ["that your device has rows at all: requesting a model shows it"]
+                design.study, ["that your device has rows at all: requesting a model shows it"]
             ),
             bytes=params.n_updates * _count_update_bytes(params.n_weights),
             n_weights=params.n_weights if params.unit == "weight" else None,

@@ -445,12 +445,18 @@ ENROLMENT = "that you enrolled"
 _OTHER_STUDIES = "studies that are not in your ledger"
 
 
-def list_personal_exclusions(first: Sequence[str] = ()) -> tuple[str, ...]:
+def list_personal_exclusions(study: Study, first: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the facts that no guarantee for a person or a device covers."""
+    misfit = (
+        "whether your data fits the study's ranges and values: if not, you cannot take part, and "
+        "others may notice"
+        if study.strict
+        else "whether you have data with values that the study lists: without any you cannot take "
+        "part, and others may notice. Numbers outside a range are moved to its end"
+    )
     return (
         ENROLMENT,
-        "whether your data fits the study's ranges and values: if not, you cannot take part, and "
-        "others may notice",
+        misfit,
         *first,
         "what the model says about people like you, whether or not you take part",
         _OTHER_STUDIES,
@@ -464,8 +470,13 @@ def list_organisation_exclusions(study: Study, first: Sequence[str]) -> tuple[st
         if study.unit is Unit.PERSON
         else "rows of the same person in other databases: each database spends separately"
     )
+    misfit = (
+        "whether all your rows fit the study's ranges and values: a single row that does not "
+        "keeps your organisation out, and others may notice"
+    )
     items = [
         *first,
+        *([misfit] if study.strict else []),
         "that your organisation takes part, and what its records have in common",
         overlap,
         "what the model says about people like those in your database, whether or not they are in "

@@ -18,6 +18,7 @@ from shoal.cli.join.view import (
     format_details,
     format_example,
     format_label,
+    format_misfits,
     format_sent,
     format_sent_answers,
     make_answers_data,
@@ -331,15 +332,19 @@ def _choose_source(options: JoinOptions, joined: JoinedStudy | None) -> str:
 def _read_rows(offer: Offer, source: str) -> EncodedRows | None:
     """Read and encode the participant's data; raise if it does not fit the study.
 
-    The rows are encoded here only, before anything is sent.
+    The rows are encoded here only, before anything is sent. Values that were changed and rows that
+    were left out are counted on standard error, for the owner of the data.
     """
     if not source:
         return None
-    columns, labels = offer.study.encode_rows(read_table(source))
+    fitted = offer.study.fit_rows(read_table(source))
+    for line in format_misfits(fitted):
+        print(line, file=sys.stderr, flush=True)
+    columns, labels = fitted.columns, fitted.labels
     if offer.study.protocol.has_updates and not len(labels):
         raise UsageError(
             "USAGE-001",
-            f"{escape_text(source)} has no rows, so there is nothing to send.",
+            f"{escape_text(source)} has no rows that can be used, so there is nothing to send.",
             fix="Give a table with rows: --data FILE",
         )
     return columns, labels

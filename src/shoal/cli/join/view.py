@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from shoal.cli.runtime import interrupt_immediately
+from shoal.data.schema import FittedRows
 from shoal.messages.codec import to_json
 from shoal.participant.consent import PricedOffer
 from shoal.participant.preview import ShownAnswer
@@ -110,6 +111,27 @@ def format_details(priced_offer: PricedOffer, url: str, key: bytes) -> str:
         ),
     ]
     return "\n".join(f"{head:<10}{line}" for head, line in rows)
+
+
+def format_misfits(fitted: FittedRows) -> list[str]:
+    """Return lines about values that were changed and rows that were left out; empty if none.
+
+    They are for the owner of the data, and are never sent.
+    """
+
+    def list_counts(counts: Mapping[str, int]) -> str:
+        return ", ".join(f"{escape_text(name)} {n:,}" for name, n in counts.items())
+
+    lines = []
+    if fitted.changed:
+        lines.append(
+            "Outside the declared ranges and values, moved to the end of the range or counted as "
+            f"missing: {list_counts(fitted.changed)}."
+        )
+    if fitted.n_left_out:
+        columns = f" ({list_counts(fitted.unusable)})" if fitted.unusable else ""
+        lines.append(f"{format_count(fitted.n_left_out, 'row')} left out{columns}.")
+    return [*lines, "These counts stay on this computer."] if lines else []
 
 
 def format_example(answers: Sequence[ShownAnswer], reason: str, note: str) -> str:

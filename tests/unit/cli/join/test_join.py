@@ -294,6 +294,29 @@ def roster_with_me(folder: Path) -> Manifest:
     return make_manifest("pfds", 3, (mine, *others), title="Among us", pfds={"n_holders": 3})
 
 
+def test_join_counts_rows_outside_ranges_for_owner_and_sends_no_count(
+    folder: Path, coordinator: Live, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "rows.csv"
+    path.write_text("wind,heat,play\nweak,99,no\nweak,10,maybe\nstrong,10,yes\n")
+    server = Server(Front(coordinator.url).reply)
+    with standing(server) as port:
+        join(
+            f"http://127.0.0.1:{port}",
+            study=DDML.short_digest,
+            ledger=folder / "me.db",
+            data=str(path),
+            yes=True,
+            max_epsilon="4",
+            json=True,
+        )
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["standing"] == "finished"
+    assert "counted as missing: heat 1.\n1 row left out (play 1).\n" in printed.err
+    sent = b"".join(one.body + one.path.encode() for one in server.heard)
+    assert b"left out" not in sent and b"missing" not in sent
+
+
 def test_join_read_only_shares_nothing(
     call: Callable[..., dict[str, Any]], folder: Path, coordinator: Live
 ) -> None:
