@@ -251,7 +251,7 @@ CODES: dict[str, str] = {
     "NET-003": "The coordinator's certificate cannot be trusted.",
     "NET-004": "Tor cannot be reached, or cannot reach the coordinator.",
     "NET-005": "A relay serves another study, another coordinator, or another gateway key than the "
-    "participant agreed to.",
+    "participant agreed to, or is an address of the participant's own computer.",
     "RELAY-001": "A relay rejected a packet: it has another size than the study's packets, or "
     "belongs to a study that the relay does not serve.",
     "RELAY-002": "The spool of a relay cannot be opened, read or written.",

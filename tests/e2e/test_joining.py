@@ -1,7 +1,7 @@
 """``shoal join``, ``leave`` and ``ledger`` as real processes.
 
-One ledger serves several studies, previewed bytes are the bytes that are sent, and a study that
-changed or comes from another coordinator needs new consent.
+One ledger serves several studies, a preview shows an example and later the sent bytes, and a study
+that changed or comes from another coordinator needs new consent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from shoal.coordinator.store import open_store
-from shoal.privacy.ledger.records import ReleaseState
 from tests.support.participants import folder, make_document
 from tests.support.servers import (
     PATIENCE,
@@ -110,24 +109,25 @@ def test_join_two_studies_with_one_ledger(
     assert over["code"] == "USAGE-001" and "one table" in over["why"]
 
 
-def test_join_sends_previewed_bytes(stack: ExitStack, folder: Path, someone: Participant) -> None:
+def test_preview_shows_example_before_consent_and_sent_bytes_after_it(
+    stack: ExitStack, folder: Path, someone: Participant
+) -> None:
     coordinator = serve(stack, folder, "--tickets", study=make_document("anonml", **ALONE))
     study = coordinator.studies[0]
     with tap(coordinator.port) as (port, recorded):
         proxy = At(f"http://127.0.0.1:{port}")
-        drawn = wait_for_result(stack, someone.join(proxy, "--preview"))["drawn"]
-        previewed = {one["question"]: bytes.fromhex(one["bytes"]) for one in drawn}
-        assert previewed and b"".join(recorded).count(b"POST") == 0
-        assert {entry.state for entry in someone.entries(study)} == {ReleaseState.STORED}
-        again = wait_for_result(stack, someone.join(proxy, "--preview"))["drawn"]
-        assert again == drawn
+        drawn = wait_for_result(stack, someone.join(proxy, "--preview"))["example"]
+        again = wait_for_result(stack, someone.join(proxy, "--preview"))["example"]
+        assert drawn and again != drawn, "an example is a new draw each time"
+        assert b"".join(recorded).count(b"POST") == 0 and not someone.entries(study)
         assert wait_for_result(stack, someone.join(proxy))["standing"] == "finished"
+        shown = wait_for_result(stack, someone.join(proxy, "--preview"))["answers"]
     sent, stored = b"".join(recorded), someone.payloads(study)
-    assert previewed.items() <= stored.items()
-    # A stored answer is sent at the start, and may be sent again when its question arrives: the
-    # same bytes, counted once.
+    assert {one["question"]: bytes.fromhex(one["bytes"]) for one in shown} == stored
     times = [sent.count(payload) for payload in stored.values()]
     assert min(times) > 0 and sum(times) == sent.count(b"/submissions HTTP")
+    examples = [bytes.fromhex(one["bytes"]) for one in (*drawn, *again)]
+    assert not any(example in sent for example in examples)
     assert someone.grains(study) > 0 and coordinator.model()["counts"] == {
         "answers": [len(stored)],
         "late": 0,
@@ -140,10 +140,9 @@ def test_leave_ends_participation(
     alone, company = make_document("anonml", **ALONE), make_document("pfds", **IN_COMPANY)
     coordinator = serve(stack, folder, "--tickets", tls=certificates, alone=alone, company=company)
     first, second = coordinator.studies
-    assert wait_for_result(stack, someone.join(coordinator, "--study", first, "--preview"))["drawn"]
-    left = wait_for_result(stack, someone.start("leave", first[:12]))
-    assert left["voided"]["questions"] == 1 and left["sent"]["questions"] == 0
-    assert {entry.state for entry in someone.entries(first)} == {ReleaseState.VOIDED}
+    assert wait_for_result(stack, someone.join(coordinator, "--study", first))["standing"]
+    left = wait_for_result(stack, someone.start("leave", first[:12], "--ca", certificates.ca))
+    assert left["voided"]["questions"] == 0 and left["sent"]["questions"] == 1
 
     wait_for_others(stack, someone, coordinator, "--study", second)
     left = wait_for_result(stack, someone.start("leave", second[:12], "--ca", certificates.ca))

@@ -22,7 +22,7 @@ import httpx2
 import numpy as np
 import pytest
 
-from shoal.clock import ManualClock
+from shoal.clock import Clock, ManualClock
 from shoal.coordinator.store.base import StudyRecord
 from shoal.crypto.identity import Identity
 from shoal.data.tables import Table
@@ -122,6 +122,15 @@ def make_manifest(protocol: str, n: int = 3, keys: tuple[bytes, ...] = (), **mor
         make_study(protocol, n, **more),
         roster=tuple(RosterMember(f"site-{i}", key) for i, key in enumerate(keys)),
     )
+
+
+def store_answer(path: Path, clock: Clock, manifest: Manifest, question: str) -> None:
+    """Reserve and store an answer, as a participant does that stops before it sends the answer."""
+    study = StudyHandle(manifest)
+    with LedgerFile(path, clock) as ledger:
+        account = ledger.account(study.digest, "rows.csv", URL, manifest.study.title)
+        account.reserve(question, study.plan.charges[0])
+        account.store(question, b"drawn and not sent")
 
 
 def compute_packet_size(manifest: Manifest) -> int:

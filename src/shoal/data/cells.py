@@ -100,15 +100,19 @@ def to_texts(name: str, column: Column) -> list[str | None]:
     return list(map_texts(name, column, lambda text: text))
 
 
+def parse_numbers(column: Column) -> npt.NDArray[np.float64]:
+    """Return the cells as numbers: NaN for missing ones, infinity for those that are no number."""
+    if column.dtype.kind in "biuf":
+        return column.astype(np.float64)
+    cells = _list_cells(column)
+    return np.fromiter(
+        _map_cells(_to_number_or_infinity, cells, set(map(type, cells))), np.float64, len(cells)
+    )
+
+
 def to_numbers(name: str, column: Column) -> npt.NDArray[np.float64]:
     """Return the cells as numbers, NaN for missing ones."""
-    if column.dtype.kind in "biuf":
-        numbers = column.astype(np.float64)
-    else:
-        cells = _list_cells(column)
-        numbers = np.fromiter(
-            _map_cells(_to_number_or_infinity, cells, set(map(type, cells))), np.float64, len(cells)
-        )
+    numbers = parse_numbers(column)
     is_invalid = np.isinf(numbers)
     if is_invalid.any():
         raise SpecError(

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from shoal.data.cells import as_column, describe_rows, map_texts, to_numbers
+from shoal.data.cells import as_column, describe_rows, map_texts, parse_numbers, to_numbers
 from shoal.errors import SpecError
 from shoal.text import format_count
 
@@ -72,6 +72,25 @@ MAX_NAME = 200
 _MISSING, _UNSEEN = -1, -2
 
 
+@dataclass(frozen=True)
+class FittedColumn:
+    """A column whose cells were changed to fit the schema.
+
+    Parameters
+    ----------
+    cells
+        The encoded cells. Those of unusable rows have no meaning.
+    changed
+        Cells outside the range, which were clipped, and cells that became missing values.
+    unusable
+        Cells that the feature cannot represent: their rows must be left out.
+    """
+
+    cells: npt.NDArray[Any]
+    changed: npt.NDArray[np.bool_]
+    unusable: npt.NDArray[np.bool_]
+
+
 def is_name(name: object) -> bool:
     """Return whether a text can name a feature: short, printable, no spaces around it."""
     return _is_value(name) and len(str(name)) <= MAX_NAME and str(name).isprintable()
@@ -86,7 +105,7 @@ class Numeric:
     name
         Name of the column.
     low, high
-        Public range; a value outside it is an error (or is clipped, in prediction).
+        Public range. `fit` and predictions clip a value outside it; `encode` rejects it.
     bins
         Public cut points inside the range; None lets the protocol choose, privately and charged.
     missing
@@ -166,6 +185,16 @@ class Numeric:
                 fix="Correct or remove the rows, or ask the analyst for a wider range.",
             )
         return numbers
+
+    def fit(self, column: npt.NDArray[Any]) -> FittedColumn:
+        """Encode a column; clip numbers to the range, and count other cells as missing."""
+        numbers = parse_numbers(as_column(self.name, column))
+        strange = np.isinf(numbers)
+        numbers[strange] = np.nan
+        outside = (numbers < self.low) | (numbers > self.high)
+        gone = np.isnan(numbers) & (not self.missing)
+        clipped = np.clip(numbers, self.low, self.high)
+        return FittedColumn(clipped, (outside | strange) & ~gone, gone)
 
     def cut(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         """Return the bin of each number: how many cut points are below it; missing last."""
@@ -271,16 +300,7 @@ class Categorical:
         A missing value is an error if the feature allows none. With ``outside="clip"`` an unseen
         value also becomes -1.
         """
-        cells = as_column(self.name, column)
-        position: dict[str | None, int] = {
-            None: _MISSING,
-            **{value: i for i, value in enumerate(self.values)},
-        }
-        codes = np.fromiter(
-            map_texts(self.name, cells, lambda text: position.get(text, _UNSEEN)),
-            np.int64,
-            len(cells),
-        )
+        codes = self._find_positions(column)
         unseen = codes == _UNSEEN
         if outside == "error" and unseen.any():
             raise SpecError(
@@ -295,6 +315,27 @@ class Categorical:
             raise _missing_value_error(self.name, codes == _MISSING)
         codes[unseen] = _MISSING
         return codes
+
+    def fit(self, column: npt.NDArray[Any]) -> FittedColumn:
+        """Encode a column; count values that are not declared as missing."""
+        codes = self._find_positions(column)
+        unseen = codes == _UNSEEN
+        gone = (codes < 0) & (not self.missing)
+        codes[unseen] = _MISSING
+        return FittedColumn(codes, unseen & ~gone, gone)
+
+    def _find_positions(self, column: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Return positions in `values`, -1 for missing values and -2 for unseen ones."""
+        cells = as_column(self.name, column)
+        position: dict[str | None, int] = {
+            None: _MISSING,
+            **{value: i for i, value in enumerate(self.values)},
+        }
+        return np.fromiter(
+            map_texts(self.name, cells, lambda text: position.get(text, _UNSEEN)),
+            np.int64,
+            len(cells),
+        )
 
     def cut(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the bin of each encoded value: its group, or itself; missing last."""
@@ -359,12 +400,26 @@ class Text:
 
         A missing text is an error if the feature allows none.
         """
-        cells = as_column(self.name, column)
-        is_missing = np.fromiter(
-            map_texts(self.name, cells, lambda text: text is None), bool, len(cells)
-        )
+        cells, is_missing = self._find_missing(column)
         if not self.missing and is_missing.any():
             raise _missing_value_error(self.name, is_missing)
+        return self._hash_texts(cells)
+
+    def fit(self, column: npt.NDArray[Any]) -> FittedColumn:
+        """Encode a column; a missing text is unusable if the feature allows none."""
+        cells, is_missing = self._find_missing(column)
+        unusable = is_missing & (not self.missing)
+        return FittedColumn(self._hash_texts(cells), np.zeros(len(cells), bool), unusable)
+
+    def _find_missing(
+        self, column: npt.NDArray[Any]
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+        cells = as_column(self.name, column)
+        return cells, np.fromiter(
+            map_texts(self.name, cells, lambda text: text is None), bool, len(cells)
+        )
+
+    def _hash_texts(self, cells: npt.NDArray[Any]) -> npt.NDArray[np.object_]:
         encoded = np.empty(len(cells), object)
         for i, grams in enumerate(
             map_texts(

@@ -42,6 +42,7 @@ __all__ = [
     "Categorical",
     "Columns",
     "Feature",
+    "FittedRows",
     "Numeric",
     "Schema",
     "SchemaInferredWarning",
@@ -59,6 +60,29 @@ Columns = Mapping[str, npt.NDArray[Any]]
 
 class SchemaInferredWarning(UserWarning):
     """Ranges and categories were read from the data, which is not private."""
+
+
+@dataclass(frozen=True)
+class FittedRows:
+    """A table that `Schema.fit` has encoded, and what did not fit.
+
+    Parameters
+    ----------
+    columns, labels
+        As `Schema.encode` and `Schema.encode_label` return them.
+    changed
+        Number of changed cells by column, in the rows that are used.
+    unusable
+        Number of cells by column for which rows were left out.
+    n_left_out
+        Number of rows that were left out.
+    """
+
+    columns: dict[str, npt.NDArray[Any]]
+    labels: npt.NDArray[Any]
+    changed: Mapping[str, int]
+    unusable: Mapping[str, int]
+    n_left_out: int
 
 
 @dataclass(frozen=True)
@@ -157,6 +181,37 @@ class Schema:
                 fix="Fill in or remove the rows.",
             )
         return codes
+
+    def fit(self, columns: Columns) -> FittedRows:
+        """Encode features and label; change cells that do not fit, and leave rows out.
+
+        A number outside its range is moved to the nearest end. A value that is not declared, or
+        that is no number, becomes a missing value. A row is left out if a column that allows no
+        missing values has one, or if its label is missing or not declared.
+
+        Privacy
+        -------
+        Each row is encoded on its own, or left out, whatever the other rows are. One row in the
+        table is therefore at most one row in the result, inside the declared ranges, so that
+        sensitivities do not change. The counts are about private rows, and are for their owner.
+        """
+        if self.label is None:
+            raise SpecError(
+                "SCHEMA-001", "The schema declares no label.", fix="Give Schema(..., label=...)."
+            )
+        arrays = self._collect_arrays(columns, (*self.columns, self.label.name))
+        parts = (*self.features, *self.texts, replace(self.label, missing=False))
+        fitted = {part.name: part.fit(arrays[part.name]) for part in parts}
+        kept = ~np.logical_or.reduce([one.unusable for one in fitted.values()])
+        encoded = {name: one.cells[kept] for name, one in fitted.items()}
+        changed = {name: int((one.changed & kept).sum()) for name, one in fitted.items()}
+        return FittedRows(
+            {name: encoded[name] for name in self.columns},
+            encoded[self.label.name],
+            {name: n for name, n in changed.items() if n},
+            {name: n for name, one in fitted.items() if (n := int(one.unusable.sum()))},
+            int((~kept).sum()),
+        )
 
     def _collect_arrays(
         self, columns: Columns, wanted: Sequence[str]

@@ -368,6 +368,21 @@ def limit_rows(columns: Columns, person: str, max_rows: int) -> tuple[Table, int
     )
 
 
+def drop_nameless_rows(columns: Columns, person: str) -> tuple[Columns, int]:
+    """Return the rows that name a person, and the number of the others.
+
+    `limit_rows` reports a table without that column.
+    """
+    if person not in columns:
+        return columns, 0
+    people = as_column(person, columns[person])
+    keep = np.fromiter((cell_text(value) is not None for value in people), bool, len(people))
+    if keep.all():
+        return columns, 0
+    kept = {name: as_column(name, column)[keep] for name, column in columns.items()}
+    return kept, int((~keep).sum())
+
+
 def count_rows(columns: Columns) -> int:
     """Return the number of rows of a table."""
     return len(next(iter(columns.values()), ()))

@@ -14,6 +14,7 @@ import os
 import selectors
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,7 @@ from typing import ClassVar, Self
 from shoal.errors import LocalProtocolError, RemoteProtocolError, ShoalError, require_extra
 from shoal.mpyc.worker import FrameBuffer, FrameKind, WorkerTask, encode_frame
 from shoal.protocols.effects import Broken, ComputationInput, Compute, Computed, Emitted, Feed
+from shoal.protocols.mpc.shares import MAX_PAIR_BYTES, MAX_WAITING_BYTES
 
 TURN_TIMEOUT = 60.0
 """Seconds without output of any worker, while one is busy; a turn takes milliseconds."""
@@ -41,7 +43,7 @@ def make_environment() -> dict[str, str]:
 
 @dataclass
 class _MPyCWorker:
-    """A worker process with its unwritten input, and the counts of frames given and taken."""
+    """A worker process, its unwritten input, and counts: frames given, taken, bytes by party."""
 
     owner: str
     task: str
@@ -50,6 +52,7 @@ class _MPyCWorker:
     frames: FrameBuffer = field(default_factory=FrameBuffer)
     n_given: int = 1
     n_taken: int = 0
+    n_fed: Counter[int] = field(default_factory=Counter)
 
     @property
     def is_busy(self) -> bool:
@@ -145,6 +148,22 @@ class MPyCWorkers:
         """
         worker = self._workers.get((owner, given.task))
         if worker is not None:
+            worker.n_fed[given.sender] += len(given.payload)
+            if (
+                worker.n_fed[given.sender] > MAX_PAIR_BYTES
+                or len(worker.todo) + len(given.payload) > MAX_WAITING_BYTES
+            ):
+                self._report_broken(
+                    worker,
+                    RemoteProtocolError(
+                        "JOINT-002",
+                        f"Party {given.sender} sent {worker.n_fed[given.sender]:,} bytes.",
+                        why=f"A party accepts at most {MAX_PAIR_BYTES:,} bytes of another, and at "
+                        f"most {MAX_WAITING_BYTES:,} of all may wait.",
+                    ),
+                    given.sender,
+                )
+                return
             if not worker.todo:
                 self._selector.register(worker.sink, selectors.EVENT_WRITE, worker)
             worker.todo += encode_frame(FrameKind.FEED, given.sender, given.payload)

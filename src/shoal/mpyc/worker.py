@@ -34,7 +34,14 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NoReturn
 
-from shoal.protocols.mpc.shares import HIDING_BITS, PRIME, SUM_BITS, compute_degree
+from shoal.protocols.mpc.shares import (
+    HIDING_BITS,
+    MAX_PAIR_BYTES,
+    MAX_WAITING_BYTES,
+    PRIME,
+    SUM_BITS,
+    compute_degree,
+)
 
 MAX_BYTES = 1 << 22
 """Most bytes of one frame: far more than any program sends in one turn."""
@@ -167,6 +174,9 @@ PROGRAMS: Mapping[str, Program] = {"argmax": argmax, "select": select_pair}
 MAX_HELD = 1 << 16
 """Most messages of one party that may wait for their step of the computation."""
 
+_HELD_BYTES = 256
+"""Memory of a message that waits, in addition to its bytes."""
+
 _FORBIDDEN = (
     "pickle.find_class",
     "socket.bind",
@@ -218,6 +228,8 @@ class PartyConnection:
         self.party = party
         self.out = bytearray()
         self.nbytes_sent = 0
+        self.n_held = 0
+        self._n_accepted = 0
         self._pending: dict[int, Any] = {}
 
     def send(self, step: int, payload: bytes) -> None:
@@ -229,11 +241,17 @@ class PartyConnection:
         if step not in self._pending:
             self._pending[step] = asyncio.get_event_loop().create_future()
             return self._pending[step]
-        return self._pending.pop(step)
+        message = self._pending.pop(step)
+        if isinstance(message, bytes):
+            self.n_held -= len(message) + _HELD_BYTES
+        return message
 
     def accept(self, data: bytes) -> None:
         """Process all messages that the party has sent in one of its turns."""
         start = 0
+        self._n_accepted += len(data)
+        if self._n_accepted > MAX_PAIR_BYTES:
+            raise UnusableMessageError(self.party)
         while start < len(data):
             if len(data) < start + _MESSAGE.size or len(self._pending) > MAX_HELD:
                 raise UnusableMessageError(self.party)
@@ -244,6 +262,7 @@ class PartyConnection:
                 raise UnusableMessageError(self.party)
             if expected is None:
                 self._pending[step] = data[start - size : start]
+                self.n_held += size + _HELD_BYTES
             else:
                 expected.set_result(data[start - size : start])
 
@@ -339,6 +358,8 @@ def run_task(pipes: ParentPipes) -> bytes:
     def turn() -> None:
         _, party, sent = pipes.read(flush)
         connections[party].accept(sent)
+        if sum(connection.n_held for connection in connections.values()) > MAX_WAITING_BYTES:
+            raise UnusableMessageError(max(connections, key=lambda one: connections[one].n_held))
 
     loop = asyncio.SelectorEventLoop(_TurnSelector(turn))
     asyncio.set_event_loop(loop)

@@ -226,7 +226,12 @@ class Client:
         The poll acknowledges messages up to ``poll.after``.
         """
         data = await self._send_signed(
-            study_route(study, "mailbox"), identity, to_json(poll), JSON, codec.MAX_BYTES
+            study_route(study, "mailbox"),
+            identity,
+            to_json(poll),
+            JSON,
+            codec.MAX_BYTES,
+            poll.wait_seconds,
         )
         return self._coordinator.parse_body(from_cbor, data, MessagePage)
 
@@ -234,7 +239,9 @@ class Client:
         """Return messages for everyone with numbers larger than `after`; wait for new ones."""
         target = f"{study_route(study, 'board')}?after={after}&wait={wait}"
         return self._coordinator.parse_body(
-            from_cbor, await self._request("GET", target, codec.MAX_BYTES), MessagePage
+            from_cbor,
+            await self._request("GET", target, codec.MAX_BYTES, wait=wait),
+            MessagePage,
         )
 
     async def close_study(self, study: str, key: str) -> None:
@@ -327,6 +334,7 @@ class Client:
         body: bytes,
         content_type: str | None = None,
         max_bytes: int = MAX_CONTROL_BYTES,
+        wait: float = 0,
     ) -> bytes:
         """Send a signed request; send it again with the coordinator's time if the clocks differ.
 
@@ -341,6 +349,7 @@ class Client:
                     body,
                     content_type,
                     self._make_signature_header(target, identity, body),
+                    wait,
                 )
             except RefusedError as error:
                 if error.code != "AUTH-003" or error.date is None:
@@ -353,6 +362,7 @@ class Client:
             body,
             content_type,
             self._make_signature_header(target, identity, body),
+            wait,
         )
 
     def _make_signature_header(
@@ -378,8 +388,10 @@ class Client:
         body: bytes = b"",
         content_type: str | None = None,
         headers: dict[str, str] | None = None,
+        wait: float = 0,
     ) -> bytes:
-        return await self._coordinator.request(
+        """Send a request; `wait` is the time for which a long poll asks."""
+        return await self._coordinator.allow_wait(wait).request(
             self._transport, method, target, max_bytes, body, content_type, headers
         )
 

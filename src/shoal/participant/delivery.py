@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar
@@ -203,10 +203,6 @@ class Delivery(ABC):
     async def poll_messages(self, after: int) -> MessagePage:
         """Wait for messages with larger numbers; acknowledge those up to `after`."""
 
-    @abstractmethod
-    async def fetch_preview(self, first: Sequence[bytes]) -> list[MailboxMessage | ReplyMessage]:
-        """Fetch what a peer can receive without naming itself, given its first free messages."""
-
     def has_sent(self) -> bool:
         """Return whether any answer may have left."""
         return True
@@ -228,9 +224,6 @@ class SignedDelivery(Delivery):
             self.study, self.identity, Poll(after=after, wait_seconds=MAX_WAIT_SECONDS)
         )
 
-    async def fetch_preview(self, _first: Sequence[bytes]) -> list[MailboxMessage | ReplyMessage]:
-        return []
-
 
 @dataclass(frozen=True)
 class AnonymousDelivery(Delivery):
@@ -244,10 +237,6 @@ class AnonymousDelivery(Delivery):
 
     async def poll_messages(self, after: int) -> MessagePage:
         return await self.client.fetch_broadcasts(self.study, after, MAX_WAIT_SECONDS)
-
-    async def fetch_preview(self, _first: Sequence[bytes]) -> list[MailboxMessage | ReplyMessage]:
-        page = await self.client.fetch_broadcasts(self.study, 0)
-        return [MailboxMessage(queued.number, queued.payload) for queued in page.letters]
 
 
 @dataclass(frozen=True)
@@ -282,10 +271,6 @@ class DDMLDelivery(Delivery):
         raise LocalProtocolError(
             "PROTO-001", "A device of DDML receives instances only, each in reply to a draw."
         )
-
-    async def fetch_preview(self, first: Sequence[bytes]) -> list[MailboxMessage | ReplyMessage]:
-        replies = [await self.send(draw, None) for draw in first]
-        return [reply for reply in replies if reply is not None]
 
 
 def make_delivery(

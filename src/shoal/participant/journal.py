@@ -38,7 +38,7 @@ ParticipationStatus = Literal["previewed", "agreed", "finished", "over", "aborte
 """Status of a study.
 
 ``previewed``
-    The participant has read the label, and has not agreed.
+    The participant has not agreed. Earlier versions recorded this, with stored answers.
 ``agreed``
     The participant has agreed, and takes part.
 ``finished``
@@ -50,6 +50,9 @@ ParticipationStatus = Literal["previewed", "agreed", "finished", "over", "aborte
 ``left``
     The participant has left the study, or agreed to another version of it.
 """
+
+JOINED_STATUSES: tuple[ParticipationStatus, ...] = ("agreed", "finished", "over", "aborted")
+"""Statuses of a study that was agreed to and not left."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,13 +84,6 @@ def _derive_from_seed(seed: bytes, info: bytes) -> Identity:
     return Identity.from_seed(HKDF(SHA256(), SEED_BYTES, None, info).derive(seed))
 
 
-UNREGISTERED_PREVIEW_REASON = (
-    "Your credential decides which question you get, and you receive it when you take part. "
-    "There is nothing to show before that."
-)
-"""Why a preview draws nothing: registering names the participant, who must agree first."""
-
-
 def find_credential(journal: Journal, manifest: Manifest) -> Credential | None:
     """Return the credential that is valid in a study; None if there is none.
 

@@ -7,8 +7,12 @@ when the participant first contacted it. No manifest is used before these checks
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from shoal.entropy import Entropy, require_system
 from shoal.errors import ConsentError, RemoteProtocolError, SpecError, UsageError
@@ -56,7 +60,11 @@ class Offer:
 
         A participant resumes with exactly that offer.
         """
-        return cls(joined.url, _check_manifest(Manifest.from_bytes(joined.manifest)), joined.key)
+        return cls(
+            joined.url,
+            _check_manifest(Manifest.from_bytes(joined.manifest), joined.url),
+            joined.key,
+        )
 
 
 async def fetch_offer(
@@ -111,14 +119,15 @@ async def fetch_offer(
             fix="Ask the study's analyst, by e-mail or telephone, whether the key was changed. If "
             "so, join under a different address.",
         )
-    return Offer(client.url, _check_manifest(manifest), published.key)
+    return Offer(client.url, _check_manifest(manifest, client.url), published.key)
 
 
-def _check_manifest(manifest: Manifest) -> StudyHandle:
+def _check_manifest(manifest: Manifest, url: str) -> StudyHandle:
     """Return the handle of a study that can be as anonymous as its label says.
 
-    The coordinator is not trusted to have checked this.
+    The coordinator, at `url`, is not trusted to have checked this.
     """
+    _check_relay_address(manifest, url)
     try:
         check_delivery(manifest)
     except SpecError as error:
@@ -130,6 +139,40 @@ def _check_manifest(manifest: Manifest) -> StudyHandle:
             fix="Ask the study's analyst. Nothing was sent.",
         ) from None
     return StudyHandle(manifest)
+
+
+def _check_relay_address(manifest: Manifest, url: str) -> None:
+    """Raise ``NET-005`` for a relay on this machine, unless the coordinator is on it too.
+
+    Otherwise a coordinator could make the participant send requests to its own local services.
+    """
+    if (
+        manifest.relay is not None
+        and _is_local_address(manifest.relay)
+        and not _is_local_address(url)
+    ):
+        raise RemoteProtocolError(
+            "NET-005",
+            f"The study {escape_text(manifest.study.title)} names the relay "
+            f"{escape_text(manifest.relay)}, which is an address of this computer; the "
+            f"coordinator is at {escape_text(url)}.",
+            why="A coordinator elsewhere must not choose what your program contacts on this "
+            "computer. Nothing was sent to that address.",
+            fix="Ask the study's analyst for a study with a public relay.",
+        )
+
+
+def _is_local_address(url: str) -> bool:
+    """Return whether an address is one of this machine, in any notation of it."""
+    host = (urlsplit(url).hostname or "").rstrip(".")
+    with suppress(OSError):
+        # The short and the decimal notation: 127.1 and 2130706433.
+        host = socket.inet_ntoa(socket.inet_aton(host))
+    with suppress(ValueError):
+        address = ip_address(host)
+        mapped = getattr(address, "ipv4_mapped", None)
+        return (mapped or address).is_loopback or (mapped or address).is_unspecified
+    return host == "localhost" or host.endswith(".localhost")
 
 
 def record_consent(
@@ -161,12 +204,6 @@ def record_consent(
         standing="agreed",
     )
     return journal.record_study(joined, is_reviewed=is_reviewed)
-
-
-def record_preview(journal: Journal, offer: Offer, source: str, entropy: Entropy) -> JoinedStudy:
-    """Record that the participant previews a study; the study's ticket is drawn for good."""
-    joined = replace(make_joined_study(offer, source), ticket=_draw_ticket(journal, offer, entropy))
-    return journal.record_study(joined)
 
 
 def _draw_ticket(journal: Journal, offer: Offer, entropy: Entropy) -> bytes:
@@ -202,7 +239,7 @@ def find_agreed(journal: Journal, ledger: Ledger, offer: Offer, role: Role) -> J
 
 
 def make_joined_study(offer: Offer, source: str) -> JoinedStudy:
-    """Return the record of a study that is previewed for the first time."""
+    """Return the record of a study that is not agreed to yet."""
     manifest = offer.manifest
     return JoinedStudy(
         offer.digest,

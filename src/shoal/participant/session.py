@@ -1,11 +1,10 @@
 """A participant in contact with one coordinator: offers, consent, previews, taking part.
 
 ``shoal join`` and ``shoal.cli.fleet`` open a `ParticipantSession` and call its methods step by
-step. `Preview` shows a participant its answers before it agrees.
+step.
 
-Two rules must hold. Nothing is sent under the participant's name before it has agreed. A preview
-draws each answer once: the answers are stored in the ledger, and a later run sends these bytes and
-no others.
+Two rules must hold. Nothing is sent under the participant's name before it has agreed. No answer
+that will be sent is drawn before that: `shoal.participant.preview` draws examples.
 """
 
 from __future__ import annotations
@@ -13,21 +12,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from shoal.clock import Clock
 from shoal.crypto.identity import Identity
 from shoal.entropy import Entropy, require_system
 from shoal.errors import TransportError, UsageError
-from shoal.messages.base import Message
-from shoal.messages.codec import decode
 from shoal.mpyc.runner import MPyCWorkers
 from shoal.participant.client import Client
 from shoal.participant.consent import (
     PricedOffer,
+    other_coordinator_error,
     other_role_error,
     price_offer,
     refuse_if_over_limits,
@@ -36,24 +32,16 @@ from shoal.participant.consent import (
     study_changed_error,
     study_not_named_error,
 )
-from shoal.participant.delivery import (
-    MailboxMessage,
-    ProgressCallback,
-    ReplyMessage,
-    StudyContext,
-    ignore_progress,
-    make_delivery,
-    report_retry,
+from shoal.participant.delivery import ProgressCallback, StudyContext, report_retry
+from shoal.participant.driver import ParticipationResult
+from shoal.participant.journal import (
+    JOINED_STATUSES,
+    JoinedStudy,
+    Journal,
+    Role,
+    find_agreed_versions,
 )
-from shoal.participant.driver import ParticipationResult, convert_incoming, make_participant_host
-from shoal.participant.journal import JoinedStudy, Journal, Role, find_agreed_versions
-from shoal.participant.keys import (
-    UNREGISTERED_PREVIEW_REASON,
-    derive_identity,
-    derive_ticket,
-    ensure_seed,
-    find_credential,
-)
+from shoal.participant.keys import derive_identity, ensure_seed
 from shoal.participant.ledger_file import LedgerFile
 from shoal.participant.network import NetworkPath
 from shoal.participant.offers import (
@@ -63,71 +51,14 @@ from shoal.participant.offers import (
     make_joined_study,
     normalize_digest,
     record_consent,
-    record_preview,
 )
+from shoal.participant.preview import ShownAnswer, draw_example, list_sent_answers
 from shoal.participant.runner import make_release, run, write_model, write_release
 from shoal.privacy.ledger.state import HELD_STATES, LedgerEntry
-from shoal.protocols.base import Abort, InputResult, OutgoingMessage, ProtocolOutcome, Started
-from shoal.protocols.ledger import Account
-from shoal.protocols.machines import Peer
 from shoal.study.handle import StudyHandle
-from shoal.study.protocol import EncodedRows, Seat
+from shoal.study.protocol import EncodedRows
 from shoal.transport.api import MAX_WAIT_SECONDS, MessagePage
 
-
-@dataclass(frozen=True, slots=True)
-class StoredAnswer:
-    """A stored answer: question, bytes, and the message that the bytes encode."""
-
-    question: str
-    payload: bytes
-    message: Message
-
-
-class Preview:
-    """A peer that receives what is public and sends nothing.
-
-    Privacy
-    -------
-    The ledger reserves the cost of each answer from now on, and counts it as spent when the answer
-    is sent. An answer is drawn once.
-    """
-
-    def __init__(self, peer: Peer[Any], account: Account, entropy: Entropy) -> None:
-        self._peer, self._account = peer, account
-        self._host = make_participant_host(
-            peer, account, require_system(entropy), peer.initial_state()
-        )
-
-    def start(self, now: datetime) -> tuple[bytes, ...]:
-        """Start the peer; return its first messages that have no price."""
-        return self._commit(self._host.handle(Started(), now, ProtocolOutcome()))
-
-    def receive(self, incoming: MailboxMessage | ReplyMessage, now: datetime) -> None:
-        """Pass a message of the aggregator to the peer; drop a message that breaks the rules."""
-        given = convert_incoming(incoming, now)
-        self._commit(self._host.handle(given, now, ProtocolOutcome()))
-
-    def list_answers(self) -> tuple[StoredAnswer, ...]:
-        """Return the answers that are stored and not sent."""
-        return tuple(
-            StoredAnswer(question, payload, decode(payload, self._peer.messages, self._peer.study))
-            for question, payload in self._account.list_unsent().items()
-        )
-
-    def _commit(self, handled: InputResult) -> tuple[bytes, ...]:
-        self._host.commit(handled)
-        for item in handled.work:
-            if isinstance(item, Abort):
-                raise item.error
-        return tuple(
-            item.payload
-            for item in handled.work
-            if isinstance(item, OutgoingMessage) and item.question is None
-        )
-
-
-_JOINED_STATUSES = ("agreed", "finished", "over", "aborted")
 _MIN_DIGITS = 12
 """Fewest digits of a digest that identify a study."""
 _MAX_NUMBER = 10**15 - 1
@@ -182,7 +113,7 @@ class ParticipantSession:
         try:
             return await fetch_offer(self.client, study, pinned, {one.study for one in agreed})
         except (TransportError, UsageError):
-            found = agreed or [one for one in known if one.standing in _JOINED_STATUSES]
+            found = agreed or [one for one in known if one.standing in JOINED_STATUSES]
             if len(found) != 1:
                 raise
             return Offer.from_joined(found[0])
@@ -190,14 +121,14 @@ class ParticipantSession:
     def find_joined(self, offer: Offer) -> JoinedStudy | None:
         """Return the journal's record of a study that was agreed to and not left, if any."""
         known = self.journal.find_study(offer.digest)
-        return known if known is not None and known.standing in _JOINED_STATUSES else None
+        return known if known is not None and known.standing in JOINED_STATUSES else None
 
     def is_known_coordinator(self, offer: Offer) -> bool:
         """Return whether an earlier study had the same address and coordinator key."""
         return any(
             one.url == offer.url
             and one.key == offer.key
-            and one.standing in (*_JOINED_STATUSES, "left")
+            and one.standing in (*JOINED_STATUSES, "left")
             for one in self.journal.list_studies()
         )
 
@@ -208,6 +139,12 @@ class ParticipantSession:
         """
         for one in self._find_agreed_versions(offer):
             raise study_changed_error(one, offer.digest)
+
+    def refuse_other_coordinator(self, offer: Offer) -> None:
+        """Raise ``CONSENT-001`` if the journal has the study of another coordinator."""
+        known = self.journal.find_study(offer.digest)
+        if known is not None and known.key != offer.key:
+            raise other_coordinator_error(known, offer.url)
 
     def refuse_if_not_named(self, offer: Offer, study: str | None) -> None:
         """Raise ``CONSENT-001`` for a study of a known coordinator that ``--study`` does not name.
@@ -290,47 +227,15 @@ class ParticipantSession:
                 void_held(self.ledger, one.study)
         return joined
 
-    async def preview(
-        self, offer: Offer, rows: EncodedRows, source: str
-    ) -> tuple[StoredAnswer, ...]:
-        """Draw and store the answers that can be drawn without enrolling; send none of them.
+    def draw_example(self, offer: Offer, rows: EncodedRows) -> tuple[ShownAnswer, ...]:
+        """Draw answers as examples; see `shoal.participant.preview.draw_example`."""
+        identity = self._derive_identity(offer.study)
+        return draw_example(offer.study, rows, identity, self.entropy, self.clock.now())
 
-        The participant does not register for a preview: registering would name a participant who
-        has not agreed.
-        """
-        study = offer.study
-        await self.client.network_path.check(study)
-        with self.journal.lock_study(offer.digest):
-            joined = record_preview(self.journal, offer, source, self.entropy)
-            has_no_position = study.seat_names is not None and joined.position is None
-            if has_no_position or self.find_preview_obstacle(offer) is not None:
-                return ()
-            identity = self._derive_identity(study)
-            context = self._make_context(study, joined, ignore_progress)
-            ticket = self._find_ticket(study, joined)
-            peer = study.make_peer(rows, Seat(identity, ticket, joined.position))
-            preview = Preview(peer, context.account, self.entropy)
-            now = self.clock.now()
-            first = preview.start(now)
-            async with self.client.open_isolated() as isolated_client:
-                delivery = make_delivery(context, identity, isolated_client)
-                for incoming in await delivery.fetch_preview(first):
-                    preview.receive(incoming, now)
-            return preview.list_answers()
-
-    def find_preview_obstacle(self, offer: Offer) -> str | None:
-        """Return why no answer can be drawn before the participant registers; None if it can."""
-        is_missing = (
-            _needs_credential(offer.study) and find_credential(self.journal, offer.manifest) is None
-        )
-        return UNREGISTERED_PREVIEW_REASON if is_missing else None
-
-    def _find_ticket(self, study: StudyHandle, joined: JoinedStudy) -> bytes:
-        if not _needs_credential(study):
-            return joined.ticket
-        credential = find_credential(self.journal, study.manifest)
-        assert credential is not None, "nothing is drawn without one"
-        return derive_ticket(study, credential)
+    def list_sent_answers(self, offer: Offer) -> tuple[tuple[ShownAnswer, ...], int]:
+        """Return the answers that have arrived, and the number of those that still wait."""
+        n_waiting = sum(entry.study == offer.digest for entry in self.ledger.list_pending())
+        return list_sent_answers(offer.study, self.ledger), n_waiting
 
     def _derive_identity(self, study: StudyHandle) -> Identity:
         return derive_identity(study.manifest, ensure_seed(self.journal, self.entropy))
@@ -411,11 +316,6 @@ class ParticipantSession:
             partial(isolated_client.fetch_broadcasts, study, _MAX_NUMBER, MAX_WAIT_SECONDS),
             partial(report_retry, on_progress),
         )
-
-
-def _needs_credential(study: StudyHandle) -> bool:
-    """Return whether a credential decides the participant's questions."""
-    return study.has_tokens and study.protocol.has_packets
 
 
 def _list_held(ledger: LedgerFile, study: str) -> list[LedgerEntry]:

@@ -24,6 +24,7 @@ from shoal.transport.api import (
     CBOR,
     GATEWAY,
     KEYS,
+    MAX_WAIT_SECONDS,
     OHTTP_REQUEST,
     OHTTP_RESPONSE,
     STUDIES,
@@ -69,7 +70,10 @@ class CoordinatorClient:
         self, url: str, ca: Path | None = None, transport: httpx2.AsyncBaseTransport | None = None
     ) -> None:
         self.url = validate_url(url, is_for_relay=True)
-        self._coordinator = HttpParty("coordinator", self.url, _FIX, _TIMEOUTS, range(200, 201))
+        # A sealed request may be a long poll.
+        self._coordinator = HttpParty(
+            "coordinator", self.url, _FIX, _TIMEOUTS, range(200, 201)
+        ).allow_wait(MAX_WAIT_SECONDS)
         context = choose_tls_verification(self.url, ca)
         self._own_transport, self._participant_transport = (
             transport or _make_transport(context, most)

@@ -8,12 +8,13 @@ ledger and the peer cannot disagree.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from shoal.data.schema import Numeric
 from shoal.mechanisms.calibrate import choose_mechanism
-from shoal.messages.base import Registry
+from shoal.messages.base import Message, Registry
 from shoal.privacy.rounding import format_epsilon, sum_up
 from shoal.protocols.anonml.analysis import (
     BITS,
@@ -26,8 +27,13 @@ from shoal.protocols.anonml.analysis import (
     table_errors,
 )
 from shoal.protocols.anonml.assignment import ticket_words
-from shoal.protocols.anonml.messages import MESSAGES
-from shoal.protocols.anonml.params import AnonMLPaperParams, AnonMLParams, AnonMLPlusParams
+from shoal.protocols.anonml.messages import MESSAGES, AnonMLAsk, AnonMLPublication
+from shoal.protocols.anonml.params import (
+    AnonMLPaperParams,
+    AnonMLParams,
+    AnonMLPlusParams,
+    count_cells,
+)
 from shoal.protocols.anonml.plus import AnonMLPlusScript
 from shoal.protocols.anonml.script import AnonMLScript
 from shoal.protocols.anonml.variants import make_script
@@ -48,7 +54,7 @@ from shoal.study.protocol import (
     make_result_error,
 )
 from shoal.study.settings import AnonML
-from shoal.study.spec import Study
+from shoal.study.spec import FeatureSpec, Study
 from shoal.text import format_count
 
 if TYPE_CHECKING:
@@ -56,6 +62,15 @@ if TYPE_CHECKING:
     from shoal.study.handle import StudyHandle
     from shoal.study.plan import Plan
 
+MAX_SUBSETS = 200
+"""Most subsets of features in the questions to one person. The paper's experiments have two."""
+MAX_TABLES = 10_000
+"""Most tables of all partitions. The paper's experiments have some dozens."""
+MAX_RANKS = 1_000_000
+"""Most features of all partitions, which each party puts in order."""
+MAX_CELLS = 1_000_000
+"""Most cells of all tables of one feature and the label."""
+_MAX_CHOSEN_BINS = 32
 _USELESS_FROM = 0.5
 """Error at which a table contains no information: its shares add up to 1."""
 
@@ -86,7 +101,10 @@ class AnonMLProtocol(StudyProtocol):
     paper_keys = ("n_partitions", "n_subsets", "subset_size")
     max_rows_per_participant = 1
     has_packets = True
-    no_preview_reason = "No question for you is open yet, so there is nothing to show."
+    no_preview_reason = "There is no question to show."
+    example_note = (
+        "Its ticket and its cut points are made up, so that you may get another question."
+    )
     retention = "each answer, until it is added to counts within moments; then it is deleted"
     suits = "people with one row each"
 
@@ -97,7 +115,8 @@ class AnonMLProtocol(StudyProtocol):
 
     def find_problems(self, study: Study) -> Iterator[StudyProblem]:
         """Yield each condition of AnonML that the study breaks."""
-        return _check_settings(study)
+        yield from _check_settings(study)
+        yield from _check_size(study)
 
     def is_anonymous(self, study: Study) -> bool:
         """Return True: answers carry a ticket or a token, never a name."""
@@ -174,7 +193,7 @@ class AnonMLProtocol(StudyProtocol):
         return LabelText(
             leaves=_describe_sent_data(study, script, "ticket", same),
             seen_by=_describe_recipients(study),
-            not_covered=list_personal_exclusions(),
+            not_covered=list_personal_exclusions(study),
             bytes=_count_sent_bytes(study, script),
         )
 
@@ -211,6 +230,23 @@ class AnonMLProtocol(StudyProtocol):
         from shoal.protocols.anonml.peer import AnonMLPeer
 
         return AnonMLPeer(handle.digest, handle.script, seat.ticket, *rows)
+
+    def make_example_messages(
+        self, handle: StudyHandle, first: Sequence[Message]
+    ) -> Sequence[Message]:
+        """Return the openings of the first and the last phase, the last one made up.
+
+        Nearly everyone answers in one of the two.
+        """
+        del first
+        return [
+            AnonMLAsk(
+                study=handle.digest,
+                phase=phase,
+                publication=_make_example_publication(handle.script, phase),
+            )
+            for phase in sorted({0, handle.script.n_phases - 1})
+        ]
 
     def make_aggregator(self, handle: StudyHandle, hosting: Hosting) -> Aggregator[Any]:
         """Return the aggregator that counts answers, phase after phase."""
@@ -304,6 +340,76 @@ def build_script(study: Study, digest: bytes) -> AnonMLScript:
         Digest of the manifest, which decides the feature subsets of variant ``paper``.
     """
     return make_script(build_params(study), digest)
+
+
+def _check_size(study: Study) -> Iterator[StudyProblem]:
+    """Yield a problem if a participant could not read the study in a moment.
+
+    Everything here is computed before consent, from a manifest that anybody can write.
+    """
+    table, n_features = study.anonml, len(study.feature)
+    n_partitions, n_subsets = (
+        (1, 1) if table is None else (table.n_partitions or 1, table.n_subsets or 1)
+    )
+    if n_subsets > MAX_SUBSETS:
+        yield StudyProblem(
+            "SPEC-021",
+            ("anonml", "n_subsets"),
+            f"n_subsets = {n_subsets:,}: a person would send as many packets; at most "
+            f"{MAX_SUBSETS:,} are allowed.",
+            f"n_subsets = {MAX_SUBSETS}",
+        )
+    elif n_partitions * n_subsets > MAX_TABLES:
+        yield StudyProblem(
+            "SPEC-021",
+            ("anonml", "n_partitions"),
+            f"n_partitions ({n_partitions:,}) x n_subsets ({n_subsets:,}) = "
+            f"{n_partitions * n_subsets:,} tables; at most {MAX_TABLES:,} can be learned.",
+            f"n_partitions = {MAX_TABLES // n_subsets}",
+        )
+    elif n_partitions * n_features > MAX_RANKS:
+        yield StudyProblem(
+            "SPEC-021",
+            ("anonml", "n_partitions"),
+            f"n_partitions ({n_partitions:,}) x {n_features:,} features = "
+            f"{n_partitions * n_features:,}; at most {MAX_RANKS:,} can be ordered.",
+            f"n_partitions = {MAX_RANKS // n_features}",
+        )
+    n_labels = len(study.label.values or ())
+    n_cells = n_labels * sum(_count_most_bins(feature) for feature in study.feature)
+    if n_cells > MAX_CELLS:
+        yield StudyProblem(
+            "SPEC-021",
+            ("label", "values"),
+            f"The tables of {format_count(n_features, 'feature')} and a label with "
+            f"{format_count(n_labels, 'value')} have {n_cells:,} cells; at most {MAX_CELLS:,} can "
+            "be learned.",
+            "Group values, or remove features.",
+        )
+
+
+def _count_most_bins(feature: FeatureSpec) -> int:
+    """Return the most bins of a feature; numbers without public bins get some dozens at most."""
+    if feature.range is not None:
+        return _MAX_CHOSEN_BINS if feature.bins is None else len(feature.bins) + 1
+    return len(feature.groups or feature.values or ())
+
+
+def _make_example_publication(script: AnonMLScript, phase: int) -> AnonMLPublication:
+    """Return a publication that the script allows: evenly spaced cut points, one level."""
+    if phase == 0:
+        return script.publish(())
+    n_points, n_cuts, n_levels = script.publication_sizes(phase)
+    cuts = tuple(_space_cuts(number, script.max_cuts(number)) for number in script.params.unbinned)
+    publication = AnonMLPublication(points=(0.0,) * n_points, cuts=cuts[:n_cuts])
+    features = script.bin_schema(publication).features[:n_levels]
+    return publication.replace(levels=tuple((0,) * count_cells(feature) for feature in features))
+
+
+def _space_cuts(number: Numeric, n: int) -> tuple[float, ...]:
+    steps = (number.low + (number.high - number.low) * i / (n + 1) for i in range(n + 1))
+    inside = sorted({step for step in steps if number.low <= step < number.high})
+    return tuple(inside[1:]) or (number.low,)
 
 
 def _check_settings(study: Study) -> Iterator[StudyProblem]:

@@ -8,7 +8,7 @@ that the label, the ledger and the peer cannot disagree.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,14 +16,20 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.data.features import MAX_NGRAM
-from shoal.messages.base import Array, Registry
+from shoal.messages.base import Array, Message, Registry
 from shoal.messages.codec import encode
 from shoal.privacy.events import Event, Unit
 from shoal.privacy.rounding import format_epsilon
 from shoal.protocols.ddml.analysis import compute_dynamics, internal_loss, paper_factors
 from shoal.protocols.ddml.design_matrix import InputDesign
 from shoal.protocols.ddml.merging import find_blend_factor
-from shoal.protocols.ddml.messages import ID_BYTES, MESSAGES, DDMLDraw, DDMLUpdate
+from shoal.protocols.ddml.messages import (
+    ID_BYTES,
+    MESSAGES,
+    DDMLDraw,
+    DDMLInstance,
+    DDMLUpdate,
+)
 from shoal.protocols.ddml.noisy_step import charge_update, make_step, price_update
 from shoal.protocols.ddml.params import DDMLParams
 from shoal.protocols.ddml.spam_filter import SpamFilter, calibrate_thresholds
@@ -118,8 +124,11 @@ class DDMLProtocol(StudyProtocol):
     predicts_numbers = True
     learns_text = True
     has_updates = True
-    no_preview_reason = (
-        "There is no update to show: your table has no rows, or all your updates are drawn already."
+    no_preview_reason = "There is no update to show: your table has no rows."
+    example_note = (
+        "It starts from a model in which all weights are zero. No model was requested from the "
+        "coordinator for it. If you take part, your program requests a model for each update, and "
+        "each request shows the coordinator that you have rows."
     )
     retention = (
         "each update, until it is merged into a model a moment later; the models, their average "
@@ -236,7 +245,7 @@ class DDMLProtocol(StudyProtocol):
             f"and blurred by random noise, {times}. None of your rows leaves",
             seen_by=_RECIPIENTS,
             not_covered=list_personal_exclusions(
-                ["that your device has rows at all: requesting a model shows it"]
+                design.study, ["that your device has rows at all: requesting a model shows it"]
             ),
             bytes=params.n_updates * _count_update_bytes(params.n_weights),
             n_weights=params.n_weights if params.unit == "weight" else None,
@@ -281,6 +290,18 @@ class DDMLProtocol(StudyProtocol):
 
         del seat
         return DDMLPeer(handle.digest, handle.params, *rows)
+
+    def make_example_messages(
+        self, handle: StudyHandle, first: Sequence[Message]
+    ) -> Sequence[Message]:
+        """Return an instance of zeros in reply to each draw."""
+        params: DDMLParams = handle.params
+        weights = Array.from_values(np.zeros(params.n_weights, np.int32))
+        return [
+            DDMLInstance(study=handle.digest, draw=draw.id, epoch=0, weights=weights)
+            for draw in first
+            if isinstance(draw, DDMLDraw)
+        ]
 
     def count_expected_updates(self, handle: StudyHandle) -> int:
         """Return after how many merged updates the study ends."""

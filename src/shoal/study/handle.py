@@ -8,13 +8,13 @@ requests.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from shoal.crypto.identity import Identity, Roster
-from shoal.data.schema import Columns
-from shoal.data.tables import limit_rows
+from shoal.data.schema import Columns, FittedRows
+from shoal.data.tables import drop_nameless_rows, limit_rows
 from shoal.errors import SpecError
 from shoal.study.delivery import (
     TokenSlots,
@@ -135,28 +135,48 @@ class StudyHandle:
             )
 
     def encode_rows(self, table: Columns) -> EncodedRows:
+        """Encode a participant's table; see `fit_rows`."""
+        fitted = self.fit_rows(table)
+        return fitted.columns, fitted.labels
+
+    def fit_rows(self, table: Columns) -> FittedRows:
         """Encode a participant's table, with at most the allowed number of rows of each person.
+
+        Cells that do not fit are changed, and rows left out, as `Schema.fit` says. A study with
+        ``strict``, and one that takes a single row, refuse instead of leaving a row out.
 
         Raises
         ------
         SpecError
-            A column is absent, or a cell does not fit; the message names the column.
+            A column is absent, or a cell is refused; the message names the column.
         """
         study = self.study
+        schema, n_nameless = study.schema(), 0
         if study.data is not None:
+            if not study.strict:
+                table, n_nameless = drop_nameless_rows(table, study.data.person)
             table, _ = limit_rows(table, study.data.person, study.data.max_rows_per_person)
-        schema = study.schema()
-        columns, labels = schema.encode(table), schema.encode_label(table)
-        n = self.protocol.max_rows_per_participant
-        if n is not None and len(labels) != n:
+        if study.strict:
+            fitted = FittedRows(schema.encode(table), schema.encode_label(table), {}, {}, 0)
+        else:
+            fitted = schema.fit(table)
+            fitted = replace(fitted, n_left_out=fitted.n_left_out + n_nameless)
+        n, n_rows = self.protocol.max_rows_per_participant, len(fitted.labels) + fitted.n_left_out
+        if n is not None and n_rows != n:
             raise SpecError(
                 "DATA-007",
-                f"The data has {format_count(len(labels), 'row')}; this study takes one row from "
-                "each person.",
+                f"The data has {format_count(n_rows, 'row')}; this study takes one row from each "
+                "person.",
                 why="The guarantee holds for a person with one row.",
                 fix="Give a table with your own row alone.",
             )
-        return columns, labels
+        if n is not None and fitted.n_left_out:
+            # The only row cannot be left out: raise the error that names the column.
+            for part in (*schema.features, *schema.texts):
+                if part.name in fitted.unusable:
+                    part.encode(table[part.name])
+            schema.encode_label(table)
+        return fitted
 
     def make_peer(self, rows: EncodedRows | None, seat: Seat) -> Peer[Any]:
         """Return the peer of a participant.

@@ -31,7 +31,9 @@ from shoal.study.validation import parse_content
 from shoal.text import escape_text
 
 MAX_ROSTER = 10_000
-MAX_VALUES = 1 << 18
+MAX_VALUES = 1 << 17
+MAX_MANIFEST_BYTES = 1 << 22
+"""Values and bytes of a manifest. A participant reads it before consent, in 2 s and 200 MB."""
 MAX_URL = 500
 
 _DOMAIN = b"shoal manifest 1\x00"
@@ -162,7 +164,7 @@ class Manifest:
         """Decode a manifest; refuse bytes in any other form than that of `to_bytes`."""
         try:
             check_value_count(data, MAX_VALUES)
-            content = codec.loads(data)
+            content = codec.loads(data, MAX_MANIFEST_BYTES)
         except RemoteProtocolError as error:
             raise SpecError(
                 "MANIFEST-001", f"{len(data)} bytes are not a manifest.", why=error.what

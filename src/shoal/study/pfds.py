@@ -68,6 +68,8 @@ _MAX_PAPER_DEPTH = 8
 
 _CELL_NOISE = "noise on one cell of a pooled table, as a share of its rows (standard deviation)"
 
+MAX_SPLITS = 100_000
+"""Most splits that are compared at a node. A participant draws an example before consent."""
 _TREE_KEYS = ("max_depth", "n_candidates", "n_levels", "n_buckets", "labelling", "projection")
 """Keys of the paper's trees."""
 _QUESTIONS = {
@@ -100,8 +102,12 @@ class PFDSProtocol(StudyProtocol):
     predicts_numbers = True
     has_readers = True
     no_preview_reason = (
-        "What you send depends on your position among the holders, which you get when you take "
-        "part. There is nothing to show before that."
+        "Your numbers are masked together with those of the other holders, after these have "
+        "answered. There is nothing to show before that."
+    )
+    example_note = (
+        "Without a roster it is drawn for a random position among the holders, which decides the "
+        "features."
     )
     publishes_rows = True
     retention = (
@@ -398,6 +404,7 @@ def _check_numbers(study: Study, table: PFDS, members: DeclaredRoster) -> Iterat
 
 def _check_trees(study: Study, table: PFDS) -> Iterator[StudyProblem]:
     h_max, p, n_features = table.max_depth or 0, table.n_levels or 0, len(study.feature)
+    n_candidates = table.n_candidates or 0
     if h_max > n_features:
         yield StudyProblem(
             "SPEC-021",
@@ -414,6 +421,15 @@ def _check_trees(study: Study, table: PFDS) -> Iterator[StudyProblem]:
             f"n_levels = {p}, but a tree has max_depth = {h_max} levels. PFDS Algorithm 5: p <= "
             "h_T.",
             f"n_levels = {h_max}",
+        )
+    elif n_candidates * n_features > MAX_SPLITS:
+        yield StudyProblem(
+            "SPEC-021",
+            ("pfds", "n_candidates"),
+            f"n_candidates ({n_candidates:,}) x {n_features:,} features = "
+            f"{n_candidates * n_features:,} splits of a node; at most {MAX_SPLITS:,} can be "
+            "compared.",
+            f"n_candidates = {MAX_SPLITS // n_features}",
         )
     elif compute_depth(build_params(study)) < 2:
         yield StudyProblem(

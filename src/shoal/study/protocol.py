@@ -205,7 +205,9 @@ class StudyProtocol(ABC):
     has_packets: ClassVar[bool] = False
     """True if answers with tokens travel as packets of one size, each at a random time."""
     no_preview_reason: ClassVar[str]
-    """Why no answer can be shown to a participant before it takes part."""
+    """Why there is no example of an answer."""
+    example_note: ClassVar[str] = ""
+    """A sentence about how an example differs from an answer."""
     has_readers: ClassVar[bool] = False
     """True if a participant may read the release without sending anything."""
     publishes_rows: ClassVar[bool] = False
@@ -368,6 +370,21 @@ class StudyProtocol(ABC):
         del handle, hosting
         return None
 
+    def make_example_messages(
+        self, handle: StudyHandle, first: Sequence[Message]
+    ) -> Sequence[Message]:
+        """Return messages of an aggregator to which a peer replies with example answers.
+
+        They follow from the manifest: no coordinator is asked.
+
+        Parameters
+        ----------
+        first
+            The first messages of the peer that have no price.
+        """
+        del handle, first
+        return ()
+
     def list_seats(self, study: Study) -> tuple[str, ...] | None:
         """Return names for participants in the order of enrolment; None if they have no names."""
         del study
@@ -434,12 +451,18 @@ ENROLMENT = "that you enrolled"
 _OTHER_STUDIES = "studies that are not in your ledger"
 
 
-def list_personal_exclusions(first: Sequence[str] = ()) -> tuple[str, ...]:
+def list_personal_exclusions(study: Study, first: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the facts that no guarantee for a person or a device covers."""
+    misfit = (
+        "whether your data fits the study's ranges and values: if not, you cannot take part, and "
+        "others may notice"
+        if study.strict
+        else "whether you have data with values that the study lists: without any you cannot take "
+        "part, and others may notice. Numbers outside a range are moved to its end"
+    )
     return (
         ENROLMENT,
-        "whether your data fits the study's ranges and values: if not, you cannot take part, and "
-        "others may notice",
+        misfit,
         *first,
         "what the model says about people like you, whether or not you take part",
         _OTHER_STUDIES,
@@ -453,8 +476,13 @@ def list_organisation_exclusions(study: Study, first: Sequence[str]) -> tuple[st
         if study.unit is Unit.PERSON
         else "rows of the same person in other databases: each database spends separately"
     )
+    misfit = (
+        "whether all your rows fit the study's ranges and values: a single row that does not "
+        "keeps your organisation out, and others may notice"
+    )
     items = [
         *first,
+        *([misfit] if study.strict else []),
         "that your organisation takes part, and what its records have in common",
         overlap,
         "what the model says about people like those in your database, whether or not they are in "

@@ -139,7 +139,7 @@ class Privacy(StudyTable):
         "ddml, record for sdq and pfds (person with a [data] table).",
         json_schema_extra={"default": None},
     )
-    n_updates: Annotated[int, Field(ge=1, le=100_000)] = Field(
+    n_updates: SmallCount = Field(
         default=1, description="ddml: most updates of one device; they share epsilon."
     )
 
@@ -215,6 +215,13 @@ class Study(StudyTable):
         description="By default secure-sum for sdq, local for the others.",
         json_schema_extra={"default": None},
     )
+    strict: bool = Field(
+        default=False,
+        description="If true, a single value outside the declared ranges and values keeps its "
+        "holder out of the study, which others may notice. If false, such a number is moved to "
+        "the end of its range, such a value counts as missing, and a row for which neither is "
+        "possible is left out.",
+    )
     label: LabelSpec
     feature: Annotated[
         tuple[FeatureSpec, ...], ListAsTuple, Field(min_length=1, max_length=MAX_FEATURES)
@@ -254,8 +261,10 @@ class Study(StudyTable):
         plain = self.model_dump()
         closes: datetime | None = plain["participation"]["closes"]
         plain["participation"]["closes"] = None if closes is None else closes.isoformat()
-        # Keys of texts were added later. They are omitted if None, so that the digests of older
-        # studies do not change.
+        # Keys of texts, and strict, were added later. They are omitted if they have their default,
+        # so that the digests of older studies do not change.
+        if not plain["strict"]:
+            del plain["strict"]
         plain["feature"] = [
             {
                 key: value

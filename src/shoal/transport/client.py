@@ -1,15 +1,16 @@
 """HTTP requests to an untrusted server: limits, TLS, error mapping.
 
 The participant and the relay use it. All requests have the same few headers. There are no cookies
-and no redirects, nothing is read from the environment, and no response is read beyond its limit.
-Text in an error response is escaped and shown as a quotation.
+and no redirects, nothing is read from the environment, and no response is read beyond its limits
+on bytes and on time. Text in an error response is escaped and shown as a quotation.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
@@ -27,6 +28,10 @@ from shoal.transport.api import MAX_CONTROL_BYTES, Problem, from_json, is_loopba
 F = TypeVar("F", bound=Record)
 
 _TIMEOUTS: Mapping[str, float | None] = {"connect": 10.0, "write": 30.0, "read": 60.0, "pool": None}
+RESPONSE_SECONDS = 120.0
+"""Most seconds for a request and its response, without the time for long bodies and long polls."""
+_MIN_BYTES_PER_SECOND = 1 << 15
+"""A body may take as long as it takes at this rate; a slower one is not read to its end."""
 _HEADERS = {"User-Agent": "shoal", "Accept": "*/*", "Accept-Encoding": "identity"}
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 _RETRY_FIX = (
@@ -147,6 +152,8 @@ class HttpParty:
         Advice for a request that fails and may be repeated.
     success
         Status codes of a response with a result.
+    seconds
+        Most seconds for a request and its response, without the time for long bodies.
     """
 
     kind: str
@@ -154,6 +161,11 @@ class HttpParty:
     fix: str = _RETRY_FIX
     timeouts: Mapping[str, float | None] = field(default_factory=lambda: _TIMEOUTS)
     success: range = range(200, 300)
+    seconds: float = RESPONSE_SECONDS
+
+    def allow_wait(self, seconds: float) -> HttpParty:
+        """Return the party with more time for a response, for a long poll."""
+        return replace(self, seconds=self.seconds + seconds)
 
     async def request(
         self,
@@ -203,19 +215,30 @@ class HttpParty:
         Raises
         ------
         TransportError
-            ``NET-001``: there is no response. ``NET-002``, ``HOST-004``: the response is not one
-            of shoal, has another content type than ``response_type``, or may be different later.
+            ``NET-001``: there is no response, or it takes too long. ``NET-002``, ``HOST-004``: the
+            response is not one of shoal, has another content type than ``response_type``, or may be
+            different later.
         RefusedError
             The request is rejected; it must not be repeated.
         RemoteProtocolError
             ``NET-003``: the certificate is not trusted.
         """
+        limit = self.seconds + (len(request.content) + max_bytes) / _MIN_BYTES_PER_SECOND
         try:
-            response = await transport.handle_async_request(request)
-            try:
-                data = await self._read_body(response, max_bytes)
-            finally:
-                await response.aclose()
+            # The limits of the transport are for single reads: a byte every few seconds meets them.
+            async with asyncio.timeout(limit):
+                response = await transport.handle_async_request(request)
+                try:
+                    data = await self._read_body(response, max_bytes)
+                finally:
+                    await response.aclose()
+        except TimeoutError:
+            raise TransportError(
+                "NET-001",
+                f"The {self.kind} at {escape_text(self.url)} did not send a whole response within "
+                f"{limit:.0f} seconds.",
+                fix=self.fix,
+            ) from None
         except httpx2.TransportError as error:
             if (fault := find_certificate_error(error)) is not None:
                 raise self._untrusted_certificate_error(fault) from None

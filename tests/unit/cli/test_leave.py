@@ -23,8 +23,9 @@ from shoal.privacy.events import LOCAL_PERSON, Event
 from shoal.privacy.ledger.records import ReleaseState
 from shoal.privacy.ledger.state import LedgerEntry
 from shoal.study.handle import StudyHandle
+from shoal.study.manifest import Manifest
 from tests.support.credentials import token_manifest
-from tests.support.participants import folder, make_manifest
+from tests.support.participants import folder, make_manifest, store_answer
 from tests.support.servers import Live, live, write_csv
 
 __all__ = ["folder"]
@@ -43,10 +44,10 @@ def entries(path: Path) -> tuple[LedgerEntry, ...]:
         return ledger.entries()
 
 
-def take_up(path: Path, coordinator: Live) -> None:
+def take_up(path: Path, coordinator: Live, manifest: Manifest = PFDS) -> None:
     async def agree() -> None:
         async with open_session(path, coordinator.url, SystemClock(), SystemEntropy()) as session:
-            session.agree(await session.fetch_offer(PFDS.short_digest), "rows.csv")
+            session.agree(await session.fetch_offer(manifest.short_digest), "rows.csv")
 
     asyncio.run(agree())
 
@@ -115,9 +116,10 @@ def test_leave_without_enrolment_notifies_nobody(
 
 
 def test_leave_voids_unsent_answers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, data = folder / "me.db", str(write_csv(folder / "rows.csv", 5))
+    path = folder / "me.db"
     with live(folder, DDML) as coordinator:
-        join(coordinator.url, ledger=path, data=data, preview=True, json=True)
+        take_up(path, coordinator, DDML)
+        store_answer(path, SystemClock(), DDML, "update/0")
         assert [entry.state for entry in entries(path)] == [ReleaseState.STORED]
         capsys.readouterr()
         leave(DDML.short_digest, ledger=path)

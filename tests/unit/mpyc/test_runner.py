@@ -14,9 +14,11 @@ import pytest
 
 from shoal.entropy import SeededEntropy
 from shoal.errors import LocalProtocolError, RemoteProtocolError, UsageError, format_install_command
+from shoal.mpyc import runner
 from shoal.mpyc.runner import MPyCWorkers
 from shoal.protocols.base import Compute, Emitted, Feed
 from shoal.protocols.mpc import shares
+from shoal.protocols.mpc.shares import MAX_PAIR_BYTES
 from tests.support.mpc import TestChildren, computing, finish
 
 SHARES = shares.split([4, 9, -2], 3, SeededEntropy("children"))
@@ -128,6 +130,30 @@ def test_unusable_payload_blames_its_party() -> None:
             broken = finish_without(children, 1)["peer-0"]
         assert isinstance(broken.error, RemoteProtocolError)
         assert "Party 2" in broken.error.what and broken.party == 2
+
+
+def test_party_that_sends_without_end_is_refused_before_memory_is_full() -> None:
+    """It sends messages for steps that nobody waits for, each as long as a frame may be."""
+    size = 1 << 22
+    with MPyCWorkers() as children:
+        children.begin("peer-0", Compute("joint/1", "argmax", 0, 3, SHARES[0]))
+        for step in range(1_000):
+            payload = struct.pack("<qI", step, size - 12) + bytes(size - 12)
+            children.feed("peer-0", Feed("joint/1", 2, payload))
+            if broken := finish_without(children, 1):
+                break
+    assert (step + 1) * size <= MAX_PAIR_BYTES + size
+    assert isinstance(broken["peer-0"].error, RemoteProtocolError) and broken["peer-0"].party == 2
+
+
+def test_feed_limits_bytes_that_wait_for_busy_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "MAX_WAITING_BYTES", 1_000)
+    with MPyCWorkers() as children:
+        children.begin("peer-0", Compute("joint/1", "argmax", 0, 3, SHARES[0]))
+        for party in (1, 2):
+            children.feed("peer-0", Feed("joint/1", party, bytes(600)))
+        broken = finish_without(children, 1)["peer-0"]
+    assert broken.party == 2 and broken.error.code == "JOINT-002"
 
 
 def test_shares_of_wrong_size_break_computation() -> None:

@@ -14,8 +14,17 @@ from typing import Any
 import pytest
 
 from shoal.mpyc import worker
-from shoal.mpyc.worker import PartyConnection, UnusableMessageError
+from shoal.mpyc.runner import make_environment
+from shoal.mpyc.worker import (
+    FrameBuffer,
+    FrameKind,
+    PartyConnection,
+    UnusableMessageError,
+    WorkerTask,
+    encode_frame,
+)
 from shoal.protocols.base import Broken, Compute, Computed, Feed
+from shoal.protocols.mpc.shares import MAX_PAIR_BYTES
 from tests.support.mpc import TestChildren, Trusting, computing, finish
 
 
@@ -55,6 +64,42 @@ def test_connection_rejects_malformed_messages(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(worker, "MAX_HELD", 2)
     with pytest.raises(UnusableMessageError):
         PartyConnection(6).accept(b"".join(message(step, b"") for step in range(5)))
+
+
+def test_connection_limits_bytes_of_party() -> None:
+    line, size = PartyConnection(6), 1 << 22
+    line.accept(message(1, bytes(size)))
+    assert line.n_held >= size
+    assert len(line.receive(1)) == size and line.n_held == 0, "a message that is read is not held"
+    with pytest.raises(UnusableMessageError):
+        for step in range(2, 1_000):
+            line.accept(message(step, bytes(size)))
+    assert step * size <= 2 * MAX_PAIR_BYTES
+
+
+def test_worker_limits_bytes_that_wait_and_blames_largest_party() -> None:
+    """Run the task of a worker on pipes, with a limit that two parties exceed together."""
+    begin = WorkerTask("argmax", 0, 3, (1, 2)).to_bytes()
+    feeds = [
+        encode_frame(FrameKind.FEED, 1, message(1, bytes(700))),
+        encode_frame(FrameKind.FEED, 2, message(2, bytes(1_500))),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED],
+        input=begin + b"".join(feeds),
+        capture_output=True,
+        check=True,
+        env=make_environment(),
+    )
+    frames = list(FrameBuffer().extract(done.stdout))
+    assert frames[-1][:2] == (FrameKind.REFUSED, 2)
+
+
+LIMITED = """
+from shoal.mpyc import worker
+worker.MAX_WAITING_BYTES = 2_000
+worker.main()
+"""
 
 
 class Evil:

@@ -15,7 +15,7 @@ from shoal.crypto.identity import Identity
 from shoal.entropy import SeededEntropy, SystemEntropy
 from shoal.errors import LocalProtocolError, RemoteProtocolError, UsageError
 from shoal.participant.journal import JoinedStudy, Journal
-from shoal.participant.offers import Offer, fetch_offer, record_consent, record_preview
+from shoal.participant.offers import Offer, fetch_offer, record_consent
 from shoal.study.handle import StudyHandle
 from shoal.transport.api import SignedManifest
 from shoal.transport.signing import sign_manifest
@@ -141,19 +141,47 @@ def test_fetch_offer_rejects_other_key_than_pinned() -> None:
         asyncio.run(fetch_offer(Desk(MANIFEST), None, bytes(32)))
 
 
+@pytest.mark.parametrize(
+    "relay",
+    [
+        "http://127.0.0.1:8080",
+        "http://localhost:8080",
+        "http://[::1]:8080",
+        "https://127.1",
+        "https://2130706433/relay",
+        "https://0.0.0.0",
+        "https://localhost.",
+        "https://box.localhost",
+        "https://[::ffff:127.0.0.1]",
+    ],
+)
+def test_fetch_offer_rejects_relay_on_own_machine_of_other_coordinator(relay: str) -> None:
+    manifest = replace(token_manifest(), gateway_key=bytes([9]) * 32, relay=relay)
+    with pytest.raises(RemoteProtocolError, match="is an address of this computer") as refused:
+        asyncio.run(fetch_offer(Desk(manifest, url="https://study.example"), None))
+    assert refused.value.code == "NET-005"
+    # A coordinator on this machine may have its relay here too.
+    for url in (URL, "http://localhost:8700", "https://127.0.0.1:8700"):
+        assert asyncio.run(fetch_offer(Desk(manifest, url=url), None)).manifest == manifest
+
+
+def test_fetch_offer_accepts_relay_elsewhere() -> None:
+    manifest = replace(
+        token_manifest(), gateway_key=bytes([9]) * 32, relay="https://relay.example/a"
+    )
+    desk = Desk(manifest, url="https://study.example")
+    assert asyncio.run(fetch_offer(desk, None)).manifest == manifest
+
+
 def test_record_consent_stores_study_with_ticket(tmp_path: Path) -> None:
     offer = Offer(URL, StudyHandle(MANIFEST), COORDINATOR.public_key)
     with Journal(tmp_path / "ledger.db", ManualClock()) as journal:
         with pytest.raises(LocalProtocolError, match="ENTROPY-001"):
             record_consent(journal, offer, "me.csv", SeededEntropy(1))
-        looked = record_preview(journal, offer, "me.csv", SystemEntropy())
+        first = record_consent(journal, offer, "me.csv", SystemEntropy())
         joined = record_consent(journal, offer, "me.csv", SystemEntropy(), invitation="code")
-        assert (looked.standing, joined.standing, joined.invitation) == (
-            "previewed",
-            "agreed",
-            "code",
-        )
-        assert joined.ticket == looked.ticket
+        assert (joined.standing, joined.invitation) == ("agreed", "code")
+        assert joined.ticket == first.ticket
         assert len(set(joined.ticket)) > 8
         assert Offer.from_joined(joined) == offer
         assert "code" not in repr(joined)

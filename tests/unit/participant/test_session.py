@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from shoal.clock import ManualClock, SystemClock
-from shoal.entropy import SeededEntropy, SystemEntropy
+from shoal.entropy import SystemEntropy
 from shoal.errors import ConsentError, StoreError, TransportError
 from shoal.participant.journal import Journal
-from shoal.participant.keys import UNREGISTERED_PREVIEW_REASON
 from shoal.participant.ledger_file import LedgerFile
 from shoal.participant.offers import Offer
 from shoal.participant.session import ParticipantSession, open_session
@@ -21,7 +20,7 @@ from shoal.privacy.ledger.records import ReleaseState
 from shoal.study.handle import StudyHandle
 from shoal.study.manifest import Manifest
 from shoal.study.plan import make_plan
-from tests.support.credentials import Holder, TokenDesk, play, token_manifest, tokens
+from tests.support.credentials import TokenDesk, token_manifest, tokens
 from tests.support.participants import COORDINATOR, URL, Desk, folder, make_manifest, make_table
 from tests.support.servers import live
 
@@ -61,37 +60,21 @@ def test_only_sdq_with_mpc_has_joint_computations() -> None:
     )
 
 
-def test_preview_with_tokens_does_not_register(folder: Path, tokens: None) -> None:
-    """Registering names the participant. Without a credential a preview shows nothing and says why;
-    with the credential of an epoch it shows the answer.
-    """
-    first, second = (
-        TokenDesk(token_manifest(n=1, epoch="2026", title=title)) for title in ("One", "Two")
-    )
-    person = Holder(folder / "me.db", make_table(1), SeededEntropy(1), clock=first.time)
-
-    def preview(desk: TokenDesk) -> tuple[list[bytes], str | None]:
-        offer = make_offer(desk.manifest)
-        with (
-            LedgerFile(person.path, desk.time) as ledger,
-            Journal(person.path, desk.time) as journal,
-        ):
-            session = ParticipantSession(ledger, journal, desk, desk.time, SystemEntropy())
-            drawn = asyncio.run(
-                session.preview(offer, offer.study.encode_rows(make_table(1)), "rows.csv")
-            )
-            return [one.payload for one in drawn], session.find_preview_obstacle(offer)
-
-    drawn, why = preview(first)
-    assert drawn == [] and why == UNREGISTERED_PREVIEW_REASON and not first.registered
-    assert [getattr(one, "status", one) for one in play(first, [person])] == ["finished"]
-    assert preview(second)[1] is None and preview(second)[0] == preview(second)[0]
-    assert not second.registered and second.packets == []
-    # What was shown is what is sent.
-    (shown,), _ = preview(second)
-    second.registered, person.clock = first.registered, second.time
-    assert [getattr(one, "status", one) for one in play(second, [person])] == ["finished"]
-    assert list(second.answers.values()) == [{shown}]
+def test_example_with_tokens_does_not_register_or_store(folder: Path, tokens: None) -> None:
+    """Registering names the participant. An example needs no credential: its ticket is made up."""
+    desk = TokenDesk(token_manifest(n=1))
+    offer = make_offer(desk.manifest)
+    with (
+        LedgerFile(folder / "me.db", desk.time) as ledger,
+        Journal(folder / "me.db", desk.time) as journal,
+    ):
+        session = ParticipantSession(ledger, journal, desk, desk.time, SystemEntropy())
+        rows = offer.study.encode_rows(make_table(1))
+        first, second = (session.draw_example(offer, rows) for _ in range(2))
+        assert first and first != second
+        assert not desk.registered and desk.packets == []
+        assert ledger.entries() == () and journal.list_studies() == ()
+        assert session.list_sent_answers(offer) == ((), 0)
 
 
 OTHER = make_manifest("pfds", 3, title="Another", pfds={"n_holders": 3})

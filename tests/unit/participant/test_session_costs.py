@@ -41,7 +41,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         monkeypatch.setattr(owner, name, counted)
 
     count(anonml, "make_script")
-    count(Schema, "encode")
+    count(Schema, "fit")
     return counts
 
 
@@ -62,7 +62,7 @@ def test_join_with_ticket_makes_script_at_most_twice_and_encodes_rows_once(
             rows = offer.study.encode_rows(make_table(1))
             priced = session.price_offer(offer, "rows.csv")
             session.refuse_if_over_limits(priced, None)
-            await session.preview(offer, rows, "rows.csv")
+            session.draw_example(offer, rows)
             session.agree(offer, "rows.csv")
             await session.take_part(offer, rows, lambda _: None)
 
@@ -70,7 +70,7 @@ def test_join_with_ticket_makes_script_at_most_twice_and_encodes_rows_once(
         calls.clear()
         asyncio.run(join(coordinator.url))
     assert 1 <= calls["make_script"] <= 2
-    assert calls["encode"] == 1
+    assert calls["fit"] == 1
 
 
 @pytest.mark.usefixtures("tokens")
@@ -86,4 +86,4 @@ def test_join_with_tokens_makes_script_at_most_twice_and_encodes_rows_once(
     ended = play(desk, people)
     assert [getattr(one, "status", one) for one in ended] == ["finished"] * 2
     assert 2 <= calls["make_script"] <= 4
-    assert calls["encode"] == 2
+    assert calls["fit"] == 2

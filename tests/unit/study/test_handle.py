@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from shoal.protocols.sdq.peer import SDQPeer
 from shoal.study.handle import StudyHandle
 from shoal.study.manifest import Manifest
 from shoal.study.protocol import EncodedRows, Seat
+from shoal.study.validation import parse_content
 from tests.support.participants import make_manifest, make_table
 
 PEOPLE = [Identity.from_seed(bytes([i]) * 32) for i in range(4)]
@@ -93,20 +95,88 @@ def test_make_peer_returns_reader_only_if_study_has_readers() -> None:
         make_peer(CASES["anonml"][0], None, PEOPLE[0], is_reader=True)
 
 
-def test_encode_rows_rejects_data_outside_schema_and_names_column() -> None:
-    manifest, table = CASES["pfds"][0], make_table(5)
-    with pytest.raises(SpecError, match="The data has no column heat"):
-        encode_rows(manifest, {name: column for name, column in table.items() if name != "heat"})
+def make_strict(manifest: Manifest) -> Manifest:
+    """Return the same study, which refuses data that does not fit."""
+    content = {**manifest.study.to_content(), "strict": True}
+    return replace(manifest, study=parse_content(content))
+
+
+def test_strict_study_rejects_data_outside_schema_and_names_column() -> None:
+    manifest, table = make_strict(CASES["pfds"][0]), make_table(5)
     with pytest.raises(SpecError, match="heat: row 2"):
         encode_rows(manifest, {**table, "heat": np.array([1.0, 99.0, 1.0, 1.0, 1.0])})
     with pytest.raises(SpecError, match="play: row 1"):
         encode_rows(manifest, {**table, "play": np.array([None, *table["play"][1:]], object)})
+
+
+def test_encode_rows_rejects_tables_of_other_form() -> None:
+    manifest, table = CASES["pfds"][0], make_table(5)
+    with pytest.raises(SpecError, match="The data has no column heat"):
+        encode_rows(manifest, {name: column for name, column in table.items() if name != "heat"})
     with pytest.raises(SpecError, match="DATA-006"):
         make_peer(manifest, None, PEOPLE[0], position=0)
     with pytest.raises(
         SpecError, match="The data has 5 rows; this study takes one row from each person"
     ):
         encode_rows(CASES["anonml"][0], table)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "anonml"])
+def test_row_that_does_not_fit_does_not_keep_holder_out(name: str) -> None:
+    """Otherwise one row of many is visible to everyone: its holder cannot take part."""
+    manifest, table = CASES[name][0], make_table(5)
+    table["heat"] = np.array([1.0, 99.0, -5.0, 1.0, 1.0])
+    table["wind"] = np.array([*table["wind"][:4], "none"], object)
+    table["play"] = np.array([*table["play"][:3], "maybe", "yes"], object)
+    fitted = StudyHandle(manifest).fit_rows(table)
+    assert fitted.columns["heat"].tolist() == [1.0, 40.0, 0.0]
+    assert fitted.changed == {"heat": 2} and fitted.n_left_out == 2
+    assert fitted.unusable == {"wind": 1, "play": 1}
+    assert make_peer(manifest, table, PEOPLE[1], position=1).study == manifest.digest
+    with pytest.raises(SpecError, match="DATA-003"):
+        make_peer(make_strict(manifest), table, PEOPLE[1], position=1)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "anonml"])
+def test_holder_whose_rows_are_all_left_out_takes_part_like_one_without_rows(name: str) -> None:
+    manifest, table = CASES[name][0], make_table(2)
+    table["wind"] = np.array(["none", "none"], object)
+    assert StudyHandle(manifest).fit_rows(table).n_left_out == 2
+    assert make_peer(manifest, table, PEOPLE[1], position=1).study == manifest.digest
+
+
+def test_value_of_person_outside_range_is_clipped_and_unlisted_one_refused() -> None:
+    manifest, table = CASES["anonml"][0], make_table(1)
+    seat: dict[str, Any] = {"ticket": bytes(32)}
+    outside = {**table, "heat": np.array([99.0])}
+    assert isinstance(make_peer(manifest, outside, PEOPLE[0], **seat), AnonMLPeer)
+    assert StudyHandle(manifest).fit_rows(outside).changed == {"heat": 1}
+    unlisted = {**outside, "wind": np.array(["none"], object)}
+    for offered in (manifest, make_strict(manifest)):
+        with pytest.raises(SpecError, match=r"DATA-003.*wind"):
+            make_peer(offered, unlisted, PEOPLE[0], **seat)
+    with pytest.raises(SpecError, match="play"):
+        make_peer(manifest, {**table, "play": np.array(["maybe"], object)}, PEOPLE[0], **seat)
+    with pytest.raises(SpecError, match="DATA-002"):
+        make_peer(make_strict(manifest), outside, PEOPLE[0], **seat)
+
+
+def test_rows_without_person_are_left_out_unless_study_is_strict() -> None:
+    manifest = make_manifest("pfds", pfds=PFDS, data={"person": "who", "max_rows_per_person": 2})
+    table = {**make_table(5), "who": np.array(["a", None, "a", "a", "b"], object)}
+    fitted = StudyHandle(manifest).fit_rows(table)
+    assert len(fitted.labels) == 3 and fitted.n_left_out == 1
+    with pytest.raises(SpecError, match="names no person"):
+        StudyHandle(make_strict(manifest)).fit_rows(table)
+
+
+def test_strict_changes_digest_only_if_it_is_set() -> None:
+    """Studies from before this key keep their digests."""
+    manifest = CASES["pfds"][0]
+    assert "strict" not in manifest.study.to_content()
+    strict = make_strict(manifest)
+    assert strict.digest != manifest.digest
+    assert Manifest.from_bytes(strict.to_bytes()) == strict
 
 
 def test_encode_rows_limits_rows_per_person() -> None:

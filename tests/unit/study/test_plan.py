@@ -474,16 +474,19 @@ class TestDDML:
         ) and "one model update" not in read_label(several)
         assert several.total_loss == several.loss
 
-    def test_label_says_that_rows_outside_the_ranges_are_excluded(self) -> None:
-        item = (
-            "whether your data fits the study's ranges and values: if not, you cannot take "
-            "part, and others may notice"
-        )
-        assert all(
-            item in read_label(make_plan(make_study(protocol))) for protocol in ("anonml", "ddml")
-        )
-        assert all(
-            item not in read_label(make_plan(make_study(protocol))) for protocol in ("sdq", "pfds")
+    @pytest.mark.parametrize("protocol", ["anonml", "ddml", "sdq", "pfds"])
+    def test_label_of_strict_study_says_what_exclusion_reveals(self, protocol: str) -> None:
+        item = {
+            True: "whether all your rows fit the study's ranges and values: a single row that does "
+            "not keeps your organisation out, and others may notice",
+            False: "whether your data fits the study's ranges and values: if not, you cannot take "
+            "part, and others may notice",
+        }[protocol in ("sdq", "pfds")]
+        assert item in read_label(make_plan(make_study(protocol, strict=True)))
+        label = read_label(make_plan(make_study(protocol)))
+        assert item not in label
+        assert ("Numbers outside a range are moved to its end" in label) is (
+            protocol in ("anonml", "ddml")
         )
 
     def test_gaussian_price_covers_every_epoch(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,10 +15,12 @@ from pathlib import Path
 from shoal.cli.arguments import make_source_name, read_table
 from shoal.cli.join.view import (
     ask_for_consent,
-    format_answers,
     format_details,
+    format_example,
     format_label,
+    format_misfits,
     format_sent,
+    format_sent_answers,
     make_answers_data,
     make_label_data,
     make_sent_data,
@@ -32,12 +33,13 @@ from shoal.clock import SystemClock
 from shoal.entropy import SystemEntropy
 from shoal.errors import BudgetError, ConsentError, SpecError, UsageError
 from shoal.participant.consent import PricedOffer, refuse_price
-from shoal.participant.journal import JoinedStudy, Role
+from shoal.participant.journal import JOINED_STATUSES, JoinedStudy, Role
 from shoal.participant.ledger_storage import find_ledger_path
 from shoal.participant.network import NetworkPath, parse_via
 from shoal.participant.offers import Offer, is_full_digest, normalize_digest
+from shoal.participant.preview import ShownAnswer
 from shoal.participant.runner import ParticipationResult, prepare_directory
-from shoal.participant.session import ParticipantSession, StoredAnswer, open_session
+from shoal.participant.session import ParticipantSession, open_session
 from shoal.privacy.rounding import format_epsilon
 from shoal.study.manifest import Manifest
 from shoal.study.protocol import EncodedRows
@@ -127,8 +129,8 @@ def join(
     yes
         Agree without being asked, up to --max-epsilon.
     preview
-        Show the exact bytes that would be sent, and send nothing. They are drawn and stored in your
-        ledger for later.
+        Show an example of what would be sent, and send nothing. The example is not stored. After
+        you have agreed: show the bytes that were sent.
     via
         How to reach the coordinator: direct, ohttp:RELAY-URL, tor or tor:HOST:PORT. Default:
         through the study's relay, if it has one.
@@ -193,20 +195,21 @@ async def _run_join(options: JoinOptions) -> None:
             session = await _reroute(stack, options, session, offer.manifest)
         session.refuse_role(offer, options.role)
         if session.find_joined(offer) is None:
-            await session.client.network_path.check(offer.study)
+            await _check_path(options, session, offer)
         rests_on_relay = _rests_on_relay(options, session, offer)
         source = _choose_source(options, session.journal.find_study(offer.digest))
         rows, priced = _read_rows(offer, source), session.price_offer(offer, source)
         if options.role == "sharer" and session.find_joined(offer) is None:
             session.refuse_if_voided(offer)
         if options.preview:
-            await _show_preview(options, session, offer, priced, rows)
+            _show_preview(options, session, offer, priced, rows)
             return
         if session.find_joined(offer) is None:
             if not options.review:
                 session.refuse_if_changed(offer)
             if options.role == "sharer":
                 await _obtain_consent(options, session, offer, priced, _require_rows(rows))
+            await _check_relay(options, session, offer)
             session.agree(
                 offer,
                 source,
@@ -227,6 +230,27 @@ async def _run_join(options: JoinOptions) -> None:
         )
 
 
+async def _check_path(options: JoinOptions, session: ParticipantSession, offer: Offer) -> None:
+    """Raise if the study does not accept answers over the network path, before consent.
+
+    Only a relay that the participant has named is asked. A manifest may name any address as a
+    relay; `_check_relay` asks that one after consent.
+    """
+    path = session.client.network_path
+    if options.via is None:
+        path.check_allowed(offer.manifest)
+    else:
+        await path.check(offer.study)
+
+
+async def _check_relay(options: JoinOptions, session: ParticipantSession, offer: Offer) -> None:
+    """Ask the relay that the manifest names whether it serves the study, after consent."""
+    path = session.client.network_path
+    if options.via is None and path.name == _OHTTP:
+        await path.check(offer.study)
+        print(f"Connected {path.description}.", file=sys.stderr, flush=True)
+
+
 def _describe_duration(manifest: Manifest) -> str:
     """Return how long the command may run, for a person who waits."""
     closes = manifest.study.participation.closes
@@ -241,13 +265,16 @@ def _describe_duration(manifest: Manifest) -> str:
 def _find_known_manifest(options: JoinOptions, session: ParticipantSession) -> Manifest | None:
     """Return the manifest of the study, if the journal has exactly one that matches.
 
-    With it, the first request for the manifest already uses the study's relay.
+    With it, the first request for the manifest already uses the study's relay. The participant has
+    agreed to the study, and so to its relay.
     """
     digits = normalize_digest(options.study)
     found = [
         one
         for one in session.journal.list_studies()
-        if one.url == session.client.url and one.study.startswith(digits)
+        if one.url == session.client.url
+        and one.study.startswith(digits)
+        and one.standing in JOINED_STATUSES
     ]
     # This version of shoal may not read the manifest of an earlier one; then it is fetched again.
     with suppress(SpecError):
@@ -305,15 +332,19 @@ def _choose_source(options: JoinOptions, joined: JoinedStudy | None) -> str:
 def _read_rows(offer: Offer, source: str) -> EncodedRows | None:
     """Read and encode the participant's data; raise if it does not fit the study.
 
-    The rows are encoded here only, before anything is sent.
+    The rows are encoded here only, before anything is sent. Values that were changed and rows that
+    were left out are counted on standard error, for the owner of the data.
     """
     if not source:
         return None
-    columns, labels = offer.study.encode_rows(read_table(source))
+    fitted = offer.study.fit_rows(read_table(source))
+    for line in format_misfits(fitted):
+        print(line, file=sys.stderr, flush=True)
+    columns, labels = fitted.columns, fitted.labels
     if offer.study.protocol.has_updates and not len(labels):
         raise UsageError(
             "USAGE-001",
-            f"{escape_text(source)} has no rows, so there is nothing to send.",
+            f"{escape_text(source)} has no rows that can be used, so there is nothing to send.",
             fix="Give a table with rows: --data FILE",
         )
     return columns, labels
@@ -327,27 +358,35 @@ def _require_rows(rows: EncodedRows | None) -> EncodedRows:
     return rows
 
 
-async def _show_preview(
+def _show_preview(
     options: JoinOptions,
     session: ParticipantSession,
     offer: Offer,
     priced_offer: PricedOffer,
     rows: EncodedRows | None,
 ) -> None:
+    """Show an example before consent, and after it the answers that have arrived."""
     session.refuse_if_changed(offer)
-    session.refuse_if_over_limits(priced_offer, options.max_epsilon)
-    answers = await session.preview(offer, _require_rows(rows), priced_offer.source)
+    session.refuse_other_coordinator(offer)
+    if session.find_joined(offer) is None:
+        answers, n_waiting = session.draw_example(offer, _require_rows(rows)), 0
+        text = _format_example(offer, answers)
+        shown = {"example": make_answers_data(answers)}
+    else:
+        answers, n_waiting = session.list_sent_answers(offer)
+        text = format_sent_answers(answers, n_waiting)
+        shown = {"answers": make_answers_data(answers)}
     label = _format_offer_label(options, session, offer, priced_offer)
-    text = f"{label}\n{_format_preview(options, session, offer, answers)}"
     data = {
         "study": offer.digest,
         "title": offer.manifest.study.title,
         "via": session.client.network_path.name,
         "rests_on_relay": _rests_on_relay(options, session, offer),
         **make_label_data(priced_offer),
-        "drawn": make_answers_data(answers),
+        **shown,
+        "waiting": n_waiting,
     }
-    emit(data, text, json=options.json, next_command=_make_join_command(options))
+    emit(data, f"{label}\n{text}", json=options.json, next_command=_make_join_command(options))
 
 
 async def _obtain_consent(
@@ -383,27 +422,12 @@ async def _ask_person(
     priced_offer: PricedOffer,
     options: JoinOptions,
 ) -> None:
-    async def preview() -> str:
-        if options.review:
-            return (
-                "The study has changed. To see what would be sent, first leave the version that "
-                "you agreed to: shoal leave"
-            )
-        session.refuse_if_over_limits(priced_offer, options.max_epsilon)
-        answers = await session.preview(offer, rows, priced_offer.source)
-        return _format_preview(options, session, offer, answers)
-
     if not await ask_for_consent(
         _format_offer_label(options, session, offer, priced_offer),
         format_details(priced_offer, offer.url, offer.key),
-        preview,
+        lambda: _format_example(offer, session.draw_example(offer, rows)),
     ):
-        raise ConsentError(
-            "CONSENT-001",
-            "You have not agreed. Nothing was sent.",
-            fix="If you looked at the preview, its answers are stored in your ledger. To delete "
-            f"them: {_make_leave_command(options, offer)}",
-        )
+        raise ConsentError("CONSENT-001", "You have not agreed. Nothing was sent.")
     session.refuse_if_over_limits(priced_offer, options.max_epsilon)
 
 
@@ -431,11 +455,9 @@ def _rests_on_relay(options: JoinOptions, session: ParticipantSession, offer: Of
     )
 
 
-def _format_preview(
-    options: JoinOptions, session: ParticipantSession, offer: Offer, answers: Sequence[StoredAnswer]
-) -> str:
-    reason = session.find_preview_obstacle(offer) or offer.study.protocol.no_preview_reason
-    return format_answers(answers, reason, _make_leave_command(options, offer))
+def _format_example(offer: Offer, answers: tuple[ShownAnswer, ...]) -> str:
+    protocol = offer.study.protocol
+    return format_example(answers, protocol.no_preview_reason, protocol.example_note)
 
 
 def _report_result(
@@ -521,11 +543,6 @@ def _suggest_next(
         return f"{_make_join_command(options)} --out results"
     ledger = "" if options.ledger is None else f" --ledger {shell_quote(options.ledger)}"
     return f"shoal ledger show{ledger}"
-
-
-def _make_leave_command(options: JoinOptions, offer: Offer) -> str:
-    """Return the command that gives up the stored answers of a study."""
-    return f"shoal leave {offer.digest[:12]}{options.path_options}"
 
 
 def _make_join_command(options: JoinOptions) -> str:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from shoal.cli.runtime import interrupt_immediately
+from shoal.data.schema import FittedRows
 from shoal.messages.codec import to_json
 from shoal.participant.consent import PricedOffer
-from shoal.participant.session import StoredAnswer
+from shoal.participant.preview import ShownAnswer
 from shoal.privacy.ledger.state import SPENT_STATES, LedgerEntry
 from shoal.privacy.rounding import format_epsilon, from_delta_grains, from_grains
 from shoal.study.manifest import shorten_digest
 from shoal.text import escape_text, format_count
 
-PROMPT = "Take part?   [y] yes   [N] no   [p] show what would be sent   [d] technical details  "
+PROMPT = "Take part?   [y] yes   [N] no   [p] show an example   [d] technical details  "
 _RELAY_WARNING = (
     "this is your first contact with this coordinator, and only the relay says which coordinator "
     "it is: the relay could answer in its place and read what you send. "
@@ -33,7 +34,7 @@ _MAX_CHARACTERS = 2_000
 async def ask_for_consent(
     label: str,
     details: str,
-    preview: Callable[[], Awaitable[str]],
+    preview: Callable[[], str],
     ask: Callable[[str], str] = input,
 ) -> bool:
     """Show the label and ask for consent; return True for yes, and False for any other answer.
@@ -43,7 +44,7 @@ async def ask_for_consent(
     details
         Everything that the label leaves out.
     preview
-        Draws and stores the answers, and returns a text that shows them.
+        Draws an example, and returns a text that shows it.
     ask
         Prints a prompt and returns the answer.
 
@@ -67,7 +68,7 @@ async def ask_for_consent(
             raise
         match answer:
             case "p":
-                print(await preview())
+                print(preview())
             case "d":
                 print(details)
             case _:
@@ -112,29 +113,66 @@ def format_details(priced_offer: PricedOffer, url: str, key: bytes) -> str:
     return "\n".join(f"{head:<10}{line}" for head, line in rows)
 
 
-def format_answers(answers: Sequence[StoredAnswer], reason: str, leave_command: str) -> str:
-    """Return the stored bytes of each answer, as hexadecimal digits and as JSON.
+def format_misfits(fitted: FittedRows) -> list[str]:
+    """Return lines about values that were changed and rows that were left out; empty if none.
 
-    Parameters
-    ----------
-    reason
-        The text if there are no answers.
-    leave_command
-        The command that gives the answers up.
+    They are for the owner of the data, and are never sent.
     """
+
+    def list_counts(counts: Mapping[str, int]) -> str:
+        return ", ".join(f"{escape_text(name)} {n:,}" for name, n in counts.items())
+
+    lines = []
+    if fitted.changed:
+        lines.append(
+            "Outside the declared ranges and values, moved to the end of the range or counted as "
+            f"missing: {list_counts(fitted.changed)}."
+        )
+    if fitted.n_left_out:
+        columns = f" ({list_counts(fitted.unusable)})" if fitted.unusable else ""
+        lines.append(f"{format_count(fitted.n_left_out, 'row')} left out{columns}.")
+    return [*lines, "These counts stay on this computer."] if lines else []
+
+
+def format_example(answers: Sequence[ShownAnswer], reason: str, note: str) -> str:
+    """Return example answers, marked as such; `reason` if there are none."""
     if not answers:
         return reason
-    parts = [
-        f"Nothing was sent. {format_count(len(answers), 'answer')} drawn and stored in your "
-        "ledger. If you take part, exactly these bytes are sent:"
-    ]
-    for one in answers:
-        parts += [
+    head = (
+        "EXAMPLE. These bytes were drawn for this preview. They are not stored and will not be "
+        f"sent.{f' {note}' if note else ''} If you take part, other noise is drawn once, after you "
+        "have agreed. You can see that answer after it has arrived."
+    )
+    return "\n".join([head, *_format_answers(answers)])
+
+
+def format_sent_answers(answers: Sequence[ShownAnswer], n_waiting: int) -> str:
+    """Return the answers that have arrived, and how many are not shown yet."""
+    parts = [f"{format_count(len(answers), 'answer')} sent. These are the bytes that left:"]
+    waiting = (
+        f"{format_count(n_waiting, 'answer')} not sent yet. An answer is shown after it has "
+        "arrived: if you could see it and then leave, the answers that are sent would reveal more "
+        "than their price says."
+    )
+    return "\n".join(
+        [
+            *([*parts, *_format_answers(answers)] if answers else ["No answer was sent."]),
+            *([f"\n{waiting}"] if n_waiting else []),
+        ]
+    )
+
+
+def _format_answers(answers: Sequence[ShownAnswer]) -> list[str]:
+    """Return the bytes of each answer, as hexadecimal digits and as JSON."""
+    return [
+        line
+        for one in answers
+        for line in (
             f"\n{escape_text(one.question)}, {format_count(len(one.payload), 'byte')}",
             _shorten(one.payload.hex()),
             _shorten(to_json(one.message)),
-        ]
-    return "\n".join([*parts, f"\nTo give them up: {leave_command}"])
+        )
+    ]
 
 
 def _shorten(text: str) -> str:
@@ -145,8 +183,8 @@ def _shorten(text: str) -> str:
     )
 
 
-def make_answers_data(answers: Sequence[StoredAnswer]) -> list[dict[str, object]]:
-    """Return the stored answers for ``--json``."""
+def make_answers_data(answers: Sequence[ShownAnswer]) -> list[dict[str, object]]:
+    """Return answers for ``--json``."""
     return [
         {"question": one.question, "bytes": one.payload.hex(), "message": to_json(one.message)}
         for one in answers

@@ -11,7 +11,7 @@ One entry per release, named by study and question::
         +-----------+---> voided
 
     reserved   the cost is held; nothing was drawn, or the draw was lost before anyone saw it
-    stored     drawn once; the bytes are in the outbox, and every retry and preview shows them
+    stored     drawn once; the bytes are in the outbox, and every retry sends them
     sending    the first byte may have left: spent for ever
     sent       acknowledged
     voided     given up before anything was sent; costs nothing and is final: a second draw could

@@ -36,6 +36,7 @@ from shoal.errors import RemoteProtocolError
 from shoal.messages.base import Message, Record
 from shoal.protocols.effects import AGGREGATOR, Compute, Emitted, Feed, Program, Send
 from shoal.protocols.machines import Effects
+from shoal.protocols.mpc.shares import MAX_PAIR_BYTES, MAX_WAITING_BYTES
 
 MAX_SEALED = (1 << 22) + (1 << 6)
 """Most bytes of a sealed frame.
@@ -133,6 +134,8 @@ class PartyState(Record):
         The channel to each other party, by its number.
     early, unopened
         Frames that wait for those before them, and for the beginning.
+    accepted
+        Bytes of the accepted frames of each party, by its number.
     """
 
     round: int
@@ -140,6 +143,7 @@ class PartyState(Record):
     links: tuple[PartyLink | None, ...] = ()
     early: tuple[EarlyFrame, ...] = ()
     unopened: tuple[JointFrame, ...] = ()
+    accepted: tuple[int, ...] = ()
     is_over: bool = False
 
     @property
@@ -203,7 +207,8 @@ def handle_frame(state: PartyState, message: JointFrame) -> tuple[PartyState, Ef
     if message.round > state.round:
         raise _rejected_frame_error(message, "belongs to a round that has not begun")
     if not state.links:
-        if len(state.unopened) == MAX_AHEAD:
+        size = len(message.sealed) + sum(len(frame.sealed) for frame in state.unopened)
+        if len(state.unopened) == MAX_AHEAD or size > MAX_WAITING_BYTES:
             raise _rejected_frame_error(message, "exceeds the limit of frames before the beginning")
         return state.replace(unopened=(*state.unopened, message)), ()
     link = state.links[message.sender] if message.sender < len(state.links) else None
@@ -219,16 +224,20 @@ def handle_frame(state: PartyState, message: JointFrame) -> tuple[PartyState, Ef
         _, payload = replace(Channel(**dict(link)), received=message.number).open(message.sealed)
     except RemoteProtocolError as error:
         raise _rejected_frame_error(message, "does not open", error.why) from None
-    return _feed_frames(
-        state.replace(
-            early=(
-                *state.early,
-                EarlyFrame(sender=message.sender, number=message.number, payload=payload),
-            )
-        ),
-        message.sender,
-        link,
-    )
+    early = EarlyFrame(sender=message.sender, number=message.number, payload=payload)
+    state = _count_bytes(state, message).replace(early=(*state.early, early))
+    return _feed_frames(state, message.sender, link)
+
+
+def _count_bytes(state: PartyState, message: JointFrame) -> PartyState:
+    """Count the bytes of a frame; raise if its sender, or all frames that wait, have too many."""
+    accepted = list(state.accepted or (0,) * len(state.links))
+    accepted[message.sender] += len(message.sealed)
+    if accepted[message.sender] > MAX_PAIR_BYTES:
+        raise _rejected_frame_error(message, f"exceeds the {MAX_PAIR_BYTES} bytes of its sender")
+    if len(message.sealed) + sum(len(early.payload) for early in state.early) > MAX_WAITING_BYTES:
+        raise _rejected_frame_error(message, "exceeds the limit of frames that wait")
+    return state.replace(accepted=tuple(accepted))
 
 
 def _feed_frames(state: PartyState, sender: int, link: PartyLink) -> tuple[PartyState, Effects]:

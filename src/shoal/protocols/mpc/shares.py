@@ -31,6 +31,13 @@ The parties draw them together; those of one honest party among 21 suffice for a
 2^-64 that the comparison reveals more than its outcome.
 """
 SHARE_BYTES = 16
+MAX_PAIR_BYTES = 1 << 24
+"""Most bytes that a party accepts from another one in a computation.
+
+An argmax of 300 candidates takes 0.8 MB, and one of 2,000, the largest, about 5 MB.
+"""
+MAX_WAITING_BYTES = 1 << 26
+"""Most bytes of all parties that wait at one place, for earlier frames or for their step."""
 
 
 def compute_degree(n_parties: int) -> int:

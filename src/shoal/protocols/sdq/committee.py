@@ -303,6 +303,8 @@ class CommitteeState(Record):
         The keys of all databases that sent one; after publication, of the parties alone.
     dealt, said
         The received sealed scores and results.
+    forwarded
+        Bytes of the frames of each party that were forwarded, by its number.
     position, failed
         The chosen candidate, or the failure.
     """
@@ -315,6 +317,7 @@ class CommitteeState(Record):
     keys: tuple[PartyKey, ...] = ()
     dealt: tuple[DealtScores, ...] = ()
     said: tuple[PartyResult, ...] = ()
+    forwarded: tuple[Natural, ...] = ()
     position: Natural | None = None
     failed: RoundFailure | None = None
 
@@ -327,6 +330,19 @@ class CommitteeState(Record):
     def parties(self) -> tuple[int, ...]:
         """The databases of the keys, in order once they are published."""
         return tuple(key.party for key in self.keys)
+
+
+def _count_forwarded(state: CommitteeState, number: int, frame: JointFrame) -> CommitteeState:
+    """Count the bytes of a frame; raise ``JOINT-002`` if its sender sends too many."""
+    forwarded = list(state.forwarded or (0,) * len(state.parties))
+    forwarded[number] += len(frame.sealed)
+    if forwarded[number] > dealing.MAX_PAIR_BYTES * (len(state.parties) - 1):
+        raise RemoteProtocolError(
+            "JOINT-002",
+            f"Party {number} of round {state.round} sent {forwarded[number]:,} bytes.",
+            why=f"A party accepts at most {dealing.MAX_PAIR_BYTES:,} bytes of another.",
+        )
+    return state.replace(forwarded=tuple(forwarded))
 
 
 @dataclass(frozen=True)
@@ -373,7 +389,9 @@ class Committee:
             }:
                 return self._add_scores(state, member, sender, message, now)
             case JointFrame() if state.phase == "computing":
-                to = parties[find_recipient(message, parties.index(member), len(parties))]
+                number = parties.index(member)
+                to = parties[find_recipient(message, number, len(parties))]
+                state = _count_forwarded(state, number, message)
                 return state, (Send(self.sum_params.roster.names[to], message),)
             case ChoiceResult(position=position) if (
                 state.phase == "computing" and position < state.n_candidates

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import pty
@@ -37,7 +38,8 @@ from shoal.participant.ledger_file import LedgerFile
 from shoal.participant.session import open_session
 from shoal.privacy.ledger.records import ReleaseState
 from shoal.study.manifest import Manifest
-from tests.support.participants import folder, make_manifest
+from tests.support.machines import Front, Server, standing
+from tests.support.participants import folder, make_manifest, store_answer
 from tests.support.servers import Live, live, write_csv
 
 __all__ = ["folder"]
@@ -272,7 +274,9 @@ def test_join_after_voided_answer_is_refused_before_enrolment(
     coordinator: Live,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    call(ANONML, data=str(write_csv(folder / "row.csv", 1)), preview=True)
+    data = str(write_csv(folder / "row.csv", 1))
+    asyncio.run(agree(folder / "me.db", coordinator.url, ANONML.short_digest, data))
+    store_answer(folder / "me.db", SystemClock(), ANONML, "answer")
     leave(ANONML.short_digest, ledger=folder / "me.db", json=True)
     capsys.readouterr()
     for options in ({"yes": True, "max_epsilon": "4"}, {"preview": True}):
@@ -290,17 +294,41 @@ def roster_with_me(folder: Path) -> Manifest:
     return make_manifest("pfds", 3, (mine, *others), title="Among us", pfds={"n_holders": 3})
 
 
+def test_join_counts_rows_outside_ranges_for_owner_and_sends_no_count(
+    folder: Path, coordinator: Live, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "rows.csv"
+    path.write_text("wind,heat,play\nweak,99,no\nweak,10,maybe\nstrong,10,yes\n")
+    server = Server(Front(coordinator.url).reply)
+    with standing(server) as port:
+        join(
+            f"http://127.0.0.1:{port}",
+            study=DDML.short_digest,
+            ledger=folder / "me.db",
+            data=str(path),
+            yes=True,
+            max_epsilon="4",
+            json=True,
+        )
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["standing"] == "finished"
+    assert "counted as missing: heat 1.\n1 row left out (play 1).\n" in printed.err
+    sent = b"".join(one.body + one.path.encode() for one in server.heard)
+    assert b"left out" not in sent and b"missing" not in sent
+
+
 def test_join_read_only_shares_nothing(
     call: Callable[..., dict[str, Any]], folder: Path, coordinator: Live
 ) -> None:
     manifest, data = roster_with_me(folder), str(write_csv(folder / "rows.csv", 9))
     coordinator.publish(manifest)
     told = call(manifest, data=data, preview=True)
-    assert told["drawn"] and [member["name"] for member in told["roster"]] == [
+    assert told["example"] and [member["name"] for member in told["roster"]] == [
         "site-0",
         "site-1",
         "site-2",
     ]
+    store_answer(folder / "me.db", SystemClock(), manifest, "tables")
     with pytest.raises(ConsentError, match=r"stored answers .* from an earlier --preview"):
         call(manifest, read_only=True)
     asyncio.run(agree(folder / "me.db", coordinator.url, manifest.short_digest, data))
@@ -336,46 +364,97 @@ def test_join_raises_net_001_for_unreachable_coordinator(folder: Path) -> None:
     assert refused.value.code == "NET-001"
 
 
-@pytest.mark.parametrize("manifest", [ANONML, DDML])
-def test_join_sends_bytes_of_preview(
+@pytest.mark.parametrize("manifest", [ANONML, DDML, PFDS])
+def test_preview_before_consent_is_fresh_example(
     manifest: Any, call: Callable[..., dict[str, Any]], folder: Path, coordinator: Live
 ) -> None:
+    """The example is another draw than the answer: nobody can decline because of the answer."""
     data = str(write_csv(folder / "row.csv", 1))
     told = call(manifest, data=data, preview=True)
-    assert len(told["drawn"]) == 1 and told["label"]["digest"] == manifest.short_digest
-    [(question, (state, digest))] = entries(folder / "me.db").items()
-    assert state is ReleaseState.STORED and question == told["drawn"][0]["question"]
+    assert len(told["example"]) == 1 and told["label"]["digest"] == manifest.short_digest
+    assert json.loads(told["example"][0]["message"])["study"] == manifest.digest.hex()
+    assert "answers" not in told and told["waiting"] == 0
+    assert call(manifest, data=data, preview=True)["example"] != told["example"]
+    assert not entries(folder / "me.db")
+    with Journal(folder / "me.db", SystemClock()) as journal:
+        assert journal.list_studies() == ()
     assert coordinator.totals(manifest).enrolled == 0 and coordinator.totals(manifest).accepted == 0
-    # Looking again shows the same bytes; there is one draw.
-    assert call(manifest, preview=True)["drawn"] == told["drawn"]
-    assert json.loads(told["drawn"][0]["message"])["study"] == manifest.digest.hex()
-    # Looking is not agreeing.
     with pytest.raises(ConsentError):
-        call(manifest)
-    call(manifest, yes=True, max_epsilon="4")
-    sent = entries(folder / "me.db")
-    assert sent[question] == (ReleaseState.SENT, digest)
+        call(manifest, data=data)
 
 
-def test_preview_without_answers_gives_reason(
+@pytest.mark.parametrize("manifest", [ANONML, DDML])
+def test_preview_after_consent_shows_bytes_after_they_arrived(
+    manifest: Any, call: Callable[..., dict[str, Any]], folder: Path, coordinator: Live
+) -> None:
+    data, path = str(write_csv(folder / "row.csv", 1)), folder / "me.db"
+    asyncio.run(agree(path, coordinator.url, manifest.short_digest, data))
+    before = call(manifest, preview=True)
+    assert before["answers"] == [] and "example" not in before
+    call(manifest)
+    told = call(manifest, preview=True)
+    digests = {
+        one["question"]: hashlib.sha256(bytes.fromhex(one["bytes"])).digest()
+        for one in told["answers"]
+    }
+    assert digests == {question: digest for question, (_, digest) in entries(path).items()}
+    assert digests and told["waiting"] == 0
+
+
+def test_preview_does_not_show_stored_answer_that_has_not_arrived(
     folder: Path, coordinator: Live, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = str(write_csv(folder / "rows.csv", 9))
-    join(coordinator.url, study=PFDS.short_digest, ledger=folder / "me.db", data=data, preview=True)
-    assert "depends on your position among the holders" in capsys.readouterr().out and not entries(
-        folder / "me.db"
-    )
+    """Somebody who saw the answer here could leave, and send only answers that it likes."""
+    data, path = str(write_csv(folder / "row.csv", 1)), folder / "me.db"
+    asyncio.run(agree(path, coordinator.url, ANONML.short_digest, data))
+    store_answer(path, SystemClock(), ANONML, "answer")
+    for is_sending in (False, True):
+        with LedgerFile(path, SystemClock()) as ledger:
+            if is_sending:
+                ledger.mark_sending(ANONML.digest.hex(), "answer")
+        for as_json in (False, True):
+            capsys.readouterr()
+            join(
+                coordinator.url,
+                study=ANONML.short_digest,
+                ledger=path,
+                preview=True,
+                json=as_json,
+            )
+            printed = capsys.readouterr().out
+            assert b"drawn and not sent".hex() not in printed
+            assert ('"waiting": 1' if as_json else "1 answer not sent yet") in printed
 
 
-def test_leave_after_preview_voids_answers(
-    call: Callable[..., dict[str, Any]], folder: Path, capsys: pytest.CaptureFixture[str]
+def test_preview_of_devices_requests_no_model_and_says_so(
+    folder: Path, coordinator: Live, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    server = Server(Front(coordinator.url).reply)
     data = str(write_csv(folder / "row.csv", 1))
-    call(ANONML, data=data, preview=True)
-    leave("Wind, by anonml", ledger=folder / "me.db", json=True)
-    told = json.loads(capsys.readouterr().out)
-    assert told["voided"] == {"questions": 1, "epsilon": 2.0} and told["sent"]["questions"] == 0
-    assert [state for state, _ in entries(folder / "me.db").values()] == [ReleaseState.VOIDED]
+    with standing(server) as port:
+        url = f"http://127.0.0.1:{port}"
+        join(url, study=DDML.short_digest, ledger=folder / "me.db", data=data, preview=True)
+    assert {one.path.rpartition("/")[2] for one in server.heard} == {"studies", "manifest"}
+    assert "No model was requested from the coordinator for it." in capsys.readouterr().out
+
+
+def test_preview_without_example_gives_reason(
+    folder: Path, coordinator: Live, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Journal(folder / "me.db", SystemClock()) as journal:
+        mine = load_master_identity(journal, SystemEntropy()).public_key
+    others = tuple(Identity.from_seed(bytes([i]) * 32).public_key for i in range(2))
+    manifest = make_manifest("sdq", 3, (mine, *others), sdq={"n_databases": 3})
+    coordinator.publish(manifest)
+    data = str(write_csv(folder / "rows.csv", 9))
+    join(
+        coordinator.url,
+        study=manifest.short_digest,
+        ledger=folder / "me.db",
+        data=data,
+        preview=True,
+    )
+    assert "masked together with those of the other databases" in capsys.readouterr().out
 
 
 def test_join_rejects_changed_study(
@@ -423,9 +502,7 @@ def test_join_without_yes_is_declined(
     with pytest.raises(ConsentError, match="You have not agreed"):
         join(coordinator.url, study=ANONML.short_digest, ledger=folder / "me.db", data=data)
     assert coordinator.totals(ANONML).enrolled == 0
-    assert [state for state, _ in entries(folder / "me.db").values()] == [ReleaseState.STORED] * (
-        "p" in answers
-    )
+    assert not entries(folder / "me.db"), "a person who declines has seen an example only"
 
 
 def test_join_shows_details_and_preview_before_consent(
@@ -440,7 +517,7 @@ def test_join_shows_details_and_preview_before_consent(
     printed = capsys.readouterr().out
     assert not terminal.answers and "PRIVACY LABEL" in printed and ANONML.digest.hex() in printed
     assert (
-        "Nothing was sent. 1 answer drawn" in printed
+        "EXAMPLE. These bytes were drawn for this preview." in printed
         and "status    finished: all questions answered" in printed
     )
     assert "sent      1 answer, " in printed and "agreed    20" in printed

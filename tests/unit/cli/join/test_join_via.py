@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 from shoal.cli.join import join
 from shoal.clock import SystemClock
 from shoal.crypto.identity import Identity
-from shoal.errors import ConsentError, RemoteProtocolError, TransportError, UsageError
+from shoal.errors import ConsentError, RemoteProtocolError, ShoalError, TransportError, UsageError
 from shoal.participant.journal import JoinedStudy, Journal
 from shoal.study.manifest import Manifest
 from shoal.transport.api import (
@@ -24,6 +24,7 @@ from shoal.transport.api import (
     ISSUING,
     KEYS,
     PROBLEM,
+    RELAYING,
     REQUESTS,
     Issuing,
     SignedManifest,
@@ -65,14 +66,16 @@ def start() -> Iterator[Callable[[Server | Socks], int]]:
         yield lambda server: stack.enter_context(standing(server))
 
 
-def publish_sealable(coordinator: Live, relay: str | None = None) -> Manifest:
+def publish_sealable(
+    coordinator: Live, relay: str | None = None, offered: Manifest = DDML
+) -> Manifest:
     """Publish a study with tokens and with the gateway key of this coordinator."""
     issuing = from_json(httpx2.get(f"{coordinator.url}{ISSUING}", trust_env=False).content, Issuing)
     keys = {
         "issuer_key": bytes.fromhex(issuing.issuer_key),
         "gateway_key": bytes.fromhex(issuing.gateway_key),
     }
-    manifest = replace(DDML, relay=relay, **keys)
+    manifest = replace(offered, relay=relay, **keys)
     publish_manifest(
         coordinator.store,
         manifest,
@@ -81,6 +84,11 @@ def publish_sealable(coordinator: Live, relay: str | None = None) -> Manifest:
         issuing=issuing,
     )
     return manifest
+
+
+def publish_packets(coordinator: Live, relay: str) -> Manifest:
+    """Publish a study whose packets travel through a relay."""
+    return publish_sealable(coordinator, relay, make_manifest("anonml", 3))
 
 
 def called(
@@ -146,6 +154,53 @@ def test_join_without_via_uses_relay_of_manifest(
         called(capsys, url, manifest, folder, via="direct")["via"] == "direct"
         and len(front.heard) > n
     )
+
+
+@pytest.mark.parametrize("options", [{}, {"preview": True}, {"yes": True, "max_epsilon": "0.1"}])
+def test_join_before_consent_contacts_no_address_of_manifest(
+    options: dict[str, Any],
+    folder: Path,
+    coordinator: Live,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A hostile coordinator names any local service as its relay."""
+    data = str(write_csv(folder / "row.csv", 1))
+    with socket.create_server(("127.0.0.1", 0)) as service:
+        service.setblocking(False)
+        relay = f"http://127.0.0.1:{service.getsockname()[1]}"
+        for manifest in (publish_sealable(coordinator, relay), publish_packets(coordinator, relay)):
+            with suppress(ConsentError):
+                join(
+                    coordinator.url,
+                    study=manifest.digest.hex(),
+                    ledger=folder / "me.db",
+                    data=data,
+                    **options,
+                )
+            assert "through the relay at" in capsys.readouterr().out
+        with pytest.raises(BlockingIOError):
+            service.accept()
+
+
+def test_relay_of_manifest_is_asked_after_consent_and_before_registration(
+    folder: Path, coordinator: Live, start: Callable[[Server], int]
+) -> None:
+    """A relay that does not list the study is found out before anything is recorded or sent."""
+    relay = Server(lambda _: problem("RELAY-001", 404))
+    manifest = publish_packets(coordinator, f"http://127.0.0.1:{start(relay)}")
+    with pytest.raises(ShoalError):
+        join(
+            coordinator.url,
+            study=manifest.digest.hex(),
+            ledger=folder / "me.db",
+            data=str(write_csv(folder / "row.csv", 1)),
+            yes=True,
+            max_epsilon="4",
+        )
+    assert [one.path for one in relay.heard] == [RELAYING]
+    with Journal(folder / "me.db", SystemClock()) as journal:
+        assert journal.list_studies() == ()
+    assert coordinator.totals(manifest).enrolled == 0
 
 
 def test_label_states_path_and_next_command_keeps_via(
@@ -311,6 +366,7 @@ def test_join_ignores_unreadable_manifest_in_journal(
                 "Old",
                 str(folder / "rows.csv"),
                 ticket=bytes(32),
+                standing="agreed",
             )
         )
     told = called(capsys, coordinator.url, DDML, folder)

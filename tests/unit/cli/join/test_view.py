@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from shoal.cli.join.view import (
-    format_answers,
+    format_example,
     format_label,
+    format_misfits,
     format_sent,
+    format_sent_answers,
     make_label_data,
     make_sent_data,
     show_progress,
 )
 from shoal.clock import ManualClock
 from shoal.crypto.identity import Identity
+from shoal.data.schema import FittedRows
 from shoal.participant.consent import price_offer
 from shoal.participant.ledger_file import LedgerFile
 from shoal.study.handle import StudyHandle
@@ -43,9 +48,27 @@ def test_show_progress_replaces_line_on_terminal(
     assert not printed.out and "\x1b[2J" not in printed.err
 
 
-def test_format_answers_without_answers_gives_reason() -> None:
-    assert format_answers((), "Because.", "shoal leave") == "Because."
+def test_example_without_answers_gives_reason() -> None:
+    assert format_example((), "Because.", "Note.") == "Because."
     assert all(protocol.no_preview_reason for protocol in PROTOCOLS.values())
+
+
+def test_misfits_are_counted_by_column() -> None:
+    none: dict[str, Any] = {"columns": {}, "labels": np.zeros(0), "unusable": {}, "changed": {}}
+    assert format_misfits(FittedRows(**none, n_left_out=0)) == []
+    misfits = FittedRows(
+        **{**none, "changed": {"heat": 1_200}, "unusable": {"wi\x1bnd": 1}}, n_left_out=1
+    )
+    changed, left_out, last = format_misfits(misfits)
+    assert changed.endswith("counted as missing: heat 1,200.")
+    assert left_out == "1 row left out ('wi\\x1bnd' 1)." and "stay on this computer" in last
+    assert format_misfits(FittedRows(**none, n_left_out=2))[0] == "2 rows left out."
+
+
+def test_answers_that_wait_are_counted_and_not_shown() -> None:
+    text = format_sent_answers((), 2)
+    assert text.startswith("No answer was sent.") and "2 answers not sent yet" in text
+    assert "not sent yet" not in format_sent_answers((), 0)
 
 
 def test_label_and_data_contain_roster(tmp_path: Path) -> None:

@@ -25,8 +25,10 @@ from shoal.protocols.base import (
     Send,
     run_local,
 )
+from shoal.protocols.mpc import party
 from shoal.protocols.mpc.party import (
     MAX_AHEAD,
+    MAX_PAIR_BYTES,
     MAX_SEALED,
     ComputationParameters,
     JointFrame,
@@ -125,6 +127,44 @@ def test_handle_frame_limits_waiting_frames() -> None:
     sent = frames(3, 2, MAX_AHEAD + 1)
     assert "ahead" in refused(seat, sent[MAX_AHEAD])
     assert handle_frame(seat, sent[MAX_AHEAD - 1])[1] == ()
+
+
+def large_frames(member: int, to: int, n: int, size: int) -> list[JointFrame]:
+    """Return frames that open, each with a payload of this size."""
+    seat, _ = seated(member)
+    sent = []
+    for _ in range(n):
+        seat, (send,) = send_frame(seat, Emitted(TASK, to, bytes(size)), STUDY)
+        assert isinstance(send, Send)
+        sent.append(send.message)
+    return sent
+
+
+def test_handle_frame_limits_bytes_of_sender() -> None:
+    """A party that sends without end fills neither the state of another nor its computation."""
+    size = 1 << 22
+    sent = large_frames(3, 2, MAX_PAIR_BYTES // size + 1, size)
+    for order in (sent, [*sent[1:], sent[0]]):
+        seat, n_fed = seated(9)[0], 0
+        for message in order[: MAX_PAIR_BYTES // size - 1]:
+            seat, effects = handle_frame(seat, message)
+            n_fed += len(effects)
+        assert sum(len(early.payload) for early in seat.early) <= MAX_PAIR_BYTES
+        assert "bytes of its sender" in refused(load(dump(seat), PartyState), order[-2])
+        # The other parties are not affected.
+        assert handle_frame(seat, frames(5, 2, 1)[0])[1] == (Feed(TASK, 1, b"5 0"),)
+
+
+def test_handle_frame_limits_bytes_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(party, "MAX_WAITING_BYTES", 2_500)
+    seat, _ = handle_frame(seated(9)[0], large_frames(3, 2, 2, 1_000)[1])
+    later = large_frames(5, 2, 3, 1_000)
+    seat, _ = handle_frame(seat, later[1])
+    assert "frames that wait" in refused(seat, later[2])
+    seat = PartyState(round=1)
+    for message in later[:2]:
+        seat, _ = handle_frame(seat, message)
+    assert "before the beginning" in refused(seat, later[2])
 
 
 def test_handle_frame_rejects_every_flipped_bit() -> None:

@@ -14,6 +14,7 @@ from shoal.messages.base import Message
 from shoal.messages.codec import dump, load
 from shoal.protocols.base import EVERYONE, START, Send, WakeAt
 from shoal.protocols.mpc.party import JointFrame
+from shoal.protocols.mpc.shares import MAX_PAIR_BYTES
 from shoal.protocols.sdq.committee import (
     Committee,
     CommitteeState,
@@ -316,11 +317,26 @@ def test_frames_are_forwarded_to_the_named_party() -> None:
     joint = collect_scores()
     frame = JointFrame(study=STUDY, round=ROUND, sender=0, to=2, number=5, sealed=b"sealed")
     again, sent, to = take(CHOOSING, joint, 0, frame)
-    assert again == joint and sent == [frame] and to == ["peer-2"]
+    assert again == joint.replace(forwarded=(6, 0, 0)) and sent == [frame] and to == ["peer-2"]
     for i, bad in ((1, frame), (0, frame.replace(to=0)), (0, frame.replace(to=3))):
         assert catch_code(CHOOSING, joint, i, bad) == "JOINT-002"
     assert catch_code(CHOOSING, joint, 3, frame) == "SDQ-003", "not a party"
     assert catch_code(CHOOSING, begin(), 0, frame) == "SDQ-003", "too early"
+
+
+def test_frames_of_party_are_limited_in_bytes() -> None:
+    """What is forwarded waits at the coordinator, and then at the recipient."""
+    joint, frame = (
+        collect_scores(),
+        JointFrame(study=STUDY, round=ROUND, sender=0, to=2, number=5, sealed=b"sealed"),
+    )
+    most = MAX_PAIR_BYTES * (len(joint.parties) - 1)
+    nearly = joint.replace(forwarded=(most - 6, 0, 0))
+    full, sent, _ = take(CHOOSING, nearly, 0, frame)
+    assert sent == [frame] and full.forwarded == (most, 0, 0)
+    assert catch_code(CHOOSING, full, 0, frame) == "JOINT-002"
+    _, sent, _ = take(CHOOSING, full, 1, frame.replace(sender=1))
+    assert len(sent) == 1, "the others are not affected"
 
 
 def test_selection_computes_when_all_keys_have_arrived() -> None:
