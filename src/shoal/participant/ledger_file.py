@@ -41,6 +41,7 @@ from shoal.participant.ledger_storage import (
     translate_ledger_errors,
 )
 from shoal.privacy.events import Event
+from shoal.privacy.ledger.charges import StudyBudget
 from shoal.privacy.ledger.limits import Limit, LimitUsage
 from shoal.privacy.ledger.records import (
     LedgerHead,
@@ -116,7 +117,7 @@ class LedgerFile:
         self._ledger_state = LedgerState()
         self._db, self._file_identity = open_ledger_file(self.path, clock)
         try:
-            self.read_head()
+            self._upgrade()
         except BaseException:
             self._db.close()
             raise
@@ -136,12 +137,27 @@ class LedgerFile:
         """Close the file. Nothing is lost if the process ends without this."""
         self._db.close()
 
-    def account(self, study: bytes, source: str, recipient: str, title: str) -> Account:
+    def account(
+        self,
+        study: bytes,
+        source: str,
+        recipient: str,
+        title: str,
+        budget: StudyBudget | None = None,
+    ) -> Account:
         """Return the ledger opened for one study, given by its digest, and one data source."""
-        return Account(self, study, source, recipient, title)
+        return Account(self, study, source, recipient, title, budget)
 
     def reserve(
-        self, study: str, question: str, event: Event, *, source: str, recipient: str, title: str
+        self,
+        study: str,
+        question: str,
+        event: Event,
+        *,
+        source: str,
+        recipient: str,
+        title: str,
+        budget: StudyBudget | None = None,
     ) -> ReservedRelease | StoredRelease:
         """Reserve the cost of a release, or resume a release.
 
@@ -153,6 +169,8 @@ class LedgerFile:
             The release, as the participant's own code prices it.
         source, recipient, title
             Which data it is about, who receives it, and the study's title.
+        budget
+            The budget of the whole study, if rho is composed within it.
 
         Returns
         -------
@@ -165,12 +183,12 @@ class LedgerFile:
             The release would exceed a limit (nothing is written); or the question was reserved
             before with another price, source or recipient; or it was voided.
         """
-        release = LedgerRelease(study, question, event, source, recipient, title)
+        release = LedgerRelease(study, question, event, source, recipient, title, budget)
         with self._begin_write():
             entry = self._ledger_state.find_entry(release)
             if entry is None:
                 now = self._clock.now()
-                self._ledger_state.refuse_if_over(event, source, now)
+                self._ledger_state.refuse_if_over(release, now)
                 self._append_record(ReserveRecord(now, release))
                 return ReservedRelease(LedgerEntry.make_reserved(now, release))
             return (
@@ -291,14 +309,6 @@ class LedgerFile:
         with self._begin_read():
             return self._ledger_state.list_usage(self._clock.now())
 
-    def compute_remaining(self, event: Event, source: str) -> int:
-        """Return the most that a release like this one may cost now, in grains.
-
-        The label shows it before anything is reserved.
-        """
-        with self._begin_read():
-            return self._ledger_state.compute_remaining(event, source, self._clock.now())
-
     def set_limit(self, limit: Limit) -> None:
         """Set a limit, and replace the one with the same scope.
 
@@ -330,6 +340,17 @@ class LedgerFile:
             if head is not None:
                 ledger_state.check_head(head)
             return ledger_state.head
+
+    def _upgrade(self) -> None:
+        """Read the file; add the limit on all units together to a file of an earlier version."""
+        with self._begin_read():
+            is_complete = self._ledger_state.make_common_limit() is None
+        if is_complete:
+            return
+        with self._begin_write():
+            limit = self._ledger_state.make_common_limit()
+            if limit is not None:
+                self._append_record(LimitRecord(self._clock.now(), limit))
 
     def _set_entry_state(
         self, study: str, question: str, state: ReleaseState, also: str | None = None

@@ -27,18 +27,20 @@ replaced by an older or a rewritten one; a head noted elsewhere does (`LedgerSta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
 
 from shoal.errors import BudgetError, IntegrityError, LocalProtocolError, UsageError
 from shoal.privacy.events import Event, Relation, Unit
+from shoal.privacy.ledger.charges import Charge, StudyBudget, price_charges
 from shoal.privacy.ledger.limits import (
+    DEFAULT_LIMITS,
     Limit,
     LimitUsage,
-    compute_remaining,
+    Period,
     measure_usage,
     refuse_if_over,
 )
@@ -126,6 +128,10 @@ class LedgerEntry(NamedTuple):
     def event(self) -> Event:
         return self.release.event
 
+    @property
+    def budget(self) -> StudyBudget | None:
+        return self.release.budget
+
     def to_dict(self) -> dict[str, object]:
         """Return everything but the stored bytes as plain data."""
         release = self.release
@@ -145,10 +151,11 @@ class LedgerEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LedgerTotal:
-    """Plain sums over all releases of one source, unit and relation, in grains.
+    """Sums over all releases of one source, unit and relation, in grains.
 
-    Sums are never added across units. ``adversaries`` are all that the releases name: a sum is a
-    bound for each of them at most.
+    These figures are for display and are not added across units; a limit for all units together
+    converts them first. ``adversaries`` are all that the releases name: a sum is a bound for each
+    of them at most.
     """
 
     source: str
@@ -179,6 +186,7 @@ class LedgerState:
     def __init__(self) -> None:
         self.entries: dict[ReleaseKey, LedgerEntry] = {}
         self.limits: dict[tuple[object, ...], Limit] = {}
+        self._had_common_limit = False
         self._hashes = [_GENESIS_HASH]
         self._latest_time = datetime.min.replace(tzinfo=UTC)
 
@@ -274,6 +282,7 @@ class LedgerState:
             self.entries[record.release.key] = LedgerEntry.make_reserved(record.at, record.release)
         elif isinstance(record, LimitRecord):
             limit = record.limit
+            self._had_common_limit |= limit.unit is None
             self.limits.pop(limit.key, None)
             if limit.has_cap:
                 self.limits[limit.key] = limit
@@ -310,27 +319,39 @@ class LedgerState:
                 "protect less than its epsilon states.",
             )
 
-    def refuse_if_over(self, event: Event, source: str, at: datetime) -> None:
+    def make_common_limit(self) -> Limit | None:
+        """Return the limit for all units that a ledger of an earlier version lacks, if it does.
+
+        Its caps are the largest of the yearly limits that the owner has for single units, or else
+        the default. The limits for single units stay in force.
+        """
+        if self._had_common_limit:
+            return None
+        [default] = DEFAULT_LIMITS
+        yearly = [
+            limit
+            for limit in self.limits.values()
+            if limit.key == (limit.unit, default.relation, Period.YEAR, None, None)
+        ]
+        grains = [limit.grains for limit in yearly if limit.grains is not None]
+        deltas = [limit.delta_grains for limit in yearly if limit.delta_grains is not None]
+        return replace(
+            default,
+            grains=max(grains, default=default.grains),
+            delta_grains=max(deltas, default=default.delta_grains),
+        )
+
+    def refuse_if_over(self, release: LedgerRelease, at: datetime) -> None:
         """Refuse a release that would exceed a limit; held releases count as spent."""
-        refuse_if_over(self.limits.values(), self.list_charges(), event, source, at)
+        asked = LedgerEntry.make_reserved(at, release)
+        refuse_if_over(self.limits.values(), self.list_charges(), asked, at)
 
     def refuse_sending_if_over(self, entry: LedgerEntry, at: datetime) -> None:
         """Refuse to send a held release that now exceeds a limit.
 
         The limit may have been lowered since, or the clock was set back.
         """
-        refuse_if_over(
-            self.limits.values(),
-            self.list_charges(),
-            entry.event,
-            entry.source,
-            at,
-            spent_only=True,
-        )
-
-    def compute_remaining(self, event: Event, source: str, at: datetime) -> int:
-        """Return the most grains that a release like this one may cost."""
-        return compute_remaining(self.limits.values(), self.list_charges(), event, source, at)
+        refuse_if_over(self.limits.values(), self.list_charges(), entry, at, spent_only=True)
 
     def list_charges(self) -> list[LedgerEntry]:
         """Return the entries that count: all but the voided ones."""
@@ -372,22 +393,32 @@ class LedgerState:
             )
 
 
+def sum_prices(charges: Iterable[Charge]) -> tuple[int, int]:
+    """Return the sums of epsilon and delta, in grains, under the releases' own unit and relation.
+
+    All releases must have the same unit and relation.
+    """
+    prices = list(price_charges(charges))
+    return sum(price.grains for price in prices), sum(price.delta_grains for price in prices)
+
+
 def _sum_entries(
     source: str, unit: Unit, relation: Relation, entries: list[LedgerEntry]
 ) -> LedgerTotal:
-    def add(price: Callable[[LedgerEntry], int], states: frozenset[ReleaseState]) -> int:
-        return sum(price(entry) for entry in entries if entry.state in states)
-
     adversaries = tuple(sorted({entry.event.scope.adversary for entry in entries}))
-    epsilon = (
-        add(lambda entry: entry.cost, SPENT_STATES),
-        add(lambda entry: entry.cost, HELD_STATES),
+    epsilon, delta = sum_prices(entry for entry in entries if entry.state in SPENT_STATES)
+    all_epsilon, all_delta = sum_prices(entries)
+    return LedgerTotal(
+        source,
+        unit,
+        relation,
+        adversaries,
+        spent=epsilon,
+        held=max(0, all_epsilon - epsilon),
+        spent_delta=delta,
+        held_delta=max(0, all_delta - delta),
+        releases=len(entries),
     )
-    delta = (
-        add(lambda entry: entry.delta, SPENT_STATES),
-        add(lambda entry: entry.delta, HELD_STATES),
-    )
-    return LedgerTotal(source, unit, relation, adversaries, *epsilon, *delta, len(entries))
 
 
 def _parse_head(noted: str) -> tuple[int | None, str]:
