@@ -250,6 +250,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(days=st.sampled_from([-40, 1, 40, 400]))
     def advance_clock(self, days: int) -> None:
         self.clock.advance(days * 86400)
+        self.ledger.confirm_date()
 
     @rule(which=st.integers(0, 1))
     def restart(self, which: int) -> None:

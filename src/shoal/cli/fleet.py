@@ -238,6 +238,7 @@ async def _join_study(
         settings.entropy,
         settings.open_network_path(offer.manifest, i),
     ) as session:
+        session.ledger.confirm_date()
         if session.find_joined(offer) is None:
             _set_sufficient_limit(session.ledger, offer)
             session.refuse_if_over_limits(session.price_offer(offer, source), None)

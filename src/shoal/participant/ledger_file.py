@@ -44,6 +44,7 @@ from shoal.privacy.events import Event
 from shoal.privacy.ledger.charges import StudyBudget
 from shoal.privacy.ledger.limits import Limit, LimitUsage
 from shoal.privacy.ledger.records import (
+    DateRecord,
     LedgerHead,
     LedgerRecord,
     LedgerRelease,
@@ -182,12 +183,16 @@ class LedgerFile:
         BudgetError
             The release would exceed a limit (nothing is written); or the question was reserved
             before with another price, source or recipient; or it was voided.
+        StoreError
+            ``LEDGER-012``: the clock is more than 30 days ahead of the last record; see
+            `confirm_date`.
         """
         release = LedgerRelease(study, question, event, source, recipient, title, budget)
         with self._begin_write():
             entry = self._ledger_state.find_entry(release)
             if entry is None:
                 now = self._clock.now()
+                self._ledger_state.refuse_if_ahead(now)
                 self._ledger_state.refuse_if_over(release, now)
                 self._append_record(ReserveRecord(now, release))
                 return ReservedRelease(LedgerEntry.make_reserved(now, release))
@@ -228,6 +233,8 @@ class LedgerFile:
         BudgetError
             The release was voided, or would exceed a limit that was lowered since. It must not be
             sent.
+        StoreError
+            ``LEDGER-012``: the clock is more than 30 days ahead of the last record.
         """
         with self._begin_write():
             entry = self._find_entry(ReleaseKey(study, question))
@@ -235,6 +242,7 @@ class LedgerFile:
             payload = self._read_payload(entry)
             if entry.state not in SPENT_STATES:
                 now = self._clock.now()
+                self._ledger_state.refuse_if_ahead(now)
                 self._ledger_state.refuse_sending_if_over(entry, now)
                 self._append_record(TransitionRecord(now, entry.release.key, ReleaseState.SENDING))
             return payload
@@ -316,6 +324,18 @@ class LedgerFile:
         """
         with self._begin_write():
             self._append_record(LimitRecord(self._clock.now(), limit))
+
+    def check_clock(self) -> None:
+        """Raise ``LEDGER-012`` if the clock is more than 30 days ahead of the last record."""
+        with self._begin_read():
+            self._ledger_state.refuse_if_ahead(self._clock.now())
+
+    def confirm_date(self) -> None:
+        """Record that the owner has confirmed the date of the clock, if that is needed."""
+        with self._begin_write():
+            now = self._clock.now()
+            if self._ledger_state.is_clock_ahead(now):
+                self._append_record(DateRecord(now))
 
     def read_head(self) -> LedgerHead:
         """Return number and hash of the last record, for the owner to note elsewhere.

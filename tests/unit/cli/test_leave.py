@@ -62,6 +62,7 @@ def test_leave_keeps_sent_answers_and_notifies_coordinator(
             data=data,
             yes=True,
             max_epsilon="4",
+            new_ledger=True,
             json=True,
         )
         capsys.readouterr()
@@ -91,6 +92,7 @@ def test_leave_with_unreachable_coordinator_suggests_retry(
             data=str(write_csv(folder / "rows.csv", 5)),
             yes=True,
             max_epsilon="4",
+            new_ledger=True,
             json=True,
         )
     capsys.readouterr()
@@ -117,7 +119,14 @@ def test_leave_without_enrolment_notifies_nobody(
 def test_leave_voids_unsent_answers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, data = folder / "me.db", str(write_csv(folder / "rows.csv", 5))
     with live(folder, DDML) as coordinator:
-        join(coordinator.url, ledger=path, data=data, preview=True, json=True)
+        join(
+            coordinator.url,
+            ledger=path,
+            data=data,
+            preview=True,
+            new_ledger=True,
+            json=True,
+        )
         assert [entry.state for entry in entries(path)] == [ReleaseState.STORED]
         capsys.readouterr()
         leave(DDML.short_digest, ledger=path)
@@ -172,7 +181,15 @@ def test_leave_with_unreadable_manifest_notifies_nobody(
 def test_leave_twice_changes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, data = folder / "me.db", str(write_csv(folder / "rows.csv", 5))
     with live(folder, DDML) as coordinator:
-        join(coordinator.url, ledger=path, data=data, yes=True, max_epsilon="4", json=True)
+        join(
+            coordinator.url,
+            ledger=path,
+            data=data,
+            yes=True,
+            max_epsilon="4",
+            new_ledger=True,
+            json=True,
+        )
         before = entries(path)
         leave(DDML.short_digest, ledger=path)
         capsys.readouterr()

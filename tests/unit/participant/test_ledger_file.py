@@ -8,6 +8,7 @@ import sqlite3
 import stat
 from collections.abc import Callable
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +255,7 @@ def test_new_year_frees_spent_amount_but_not_held_amount(path: Path) -> None:
         walk(ledger, "q2", ReleaseState.STORED)
         assert remaining(ledger) == grains_down(3.0)
         clock.advance(366 * 24 * 3600)
+        ledger.confirm_date()
         assert remaining(ledger) == grains_down(3.5)
         ledger.mark_sending("d1", "q2")
         assert remaining(ledger) == grains_down(3.5)
@@ -649,3 +651,53 @@ def test_release_reserved_by_older_version_is_resumed_with_budget(path: Path) ->
         after, whole = ledger.limits()[-1], grains_up(rho_to_epsilon(*budget))
         assert after.limit.unit is None
         assert after.spent + after.held == grains_up(1.5 + 2.0) + 2 * whole
+
+
+DAY = 24 * 3600
+
+
+def test_clock_that_runs_ahead_does_not_free_budget(path: Path) -> None:
+    """Attack: the clock is set to the next year, and the yearly budget is full again."""
+    clock = ManualClock(datetime(2030, 11, 1, tzinfo=UTC))
+    with open_ledger(path, clock) as ledger:
+        walk(ledger, "q1", ReleaseState.SENT)
+        walk(ledger, "q2", ReleaseState.STORED)
+        clock.advance(30 * DAY)
+        ledger.check_clock()
+        clock.advance(32 * DAY)
+        for act in (
+            ledger.check_clock,
+            lambda: reserve(ledger, "q3"),
+            lambda: ledger.mark_sending("d1", "q2"),
+        ):
+            with pytest.raises(StoreError, match="LEDGER-012") as refused:
+                act()
+        assert refused.value.what == (
+            "Your clock shows 2031-01-02, 62 days after the last record of the ledger, 2030-11-01."
+        )
+        assert (refused.value.fix or "").endswith("--date 2031-01-02")
+        assert ledger.find_entry("d1", "q2").state is ReleaseState.STORED
+        assert ledger.mark_sending("d1", "q1") == b"noise for q1", "spent already"
+        # Records that need no budget do not show the date.
+        ledger.set_limit(Limit(None, grains_down(3.0)))
+        ledger.void("d1", "q2")
+        with pytest.raises(StoreError, match="LEDGER-012"):
+            ledger.check_clock()
+        ledger.confirm_date()
+        head = ledger.read_head()
+        ledger.confirm_date()
+        assert ledger.read_head() == head, "nothing to confirm"
+        reserve(ledger, "q3")
+    with open_ledger(path, clock) as ledger:
+        ledger.check_clock()
+
+
+def test_each_release_moves_the_date_of_the_ledger(path: Path) -> None:
+    clock = ManualClock()
+    with open_ledger(path, clock) as ledger:
+        for i in range(4):
+            clock.advance(20 * DAY)
+            reserve(ledger, f"q{i}")
+            clock.advance(20 * DAY)
+            ledger.store("d1", f"q{i}", b"noisy")
+            ledger.mark_sending("d1", f"q{i}")

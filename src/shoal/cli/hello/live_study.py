@@ -113,6 +113,7 @@ def run_attempt(
             repr(epsilon),
             "--ledger",
             "me.db",
+            "--new-ledger",
             "--out",
             "mine",
             "--json",

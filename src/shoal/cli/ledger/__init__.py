@@ -15,6 +15,7 @@ from cyclopts import App
 from shoal.cli.arguments import make_source_name
 from shoal.cli.ledger.page import page
 from shoal.cli.ledger.paths import (
+    announce_ledger,
     check_output_file,
     require_ledger,
     write_private_text,
@@ -137,6 +138,7 @@ def limit(
     max_rows_per_person: str | None = None,
     remove: bool = False,
     ledger: Path | None = None,
+    new_ledger: bool = False,
     json: bool = False,
 ) -> None:
     """List the limits, or set one.
@@ -178,6 +180,8 @@ def limit(
         Remove the limit that has this period, unit, relation, source and feature.
     ledger
         The ledger file. Default: SHOAL_LEDGER, or a file in your data directory.
+    new_ledger
+        Start a new ledger if there is none; needed without a terminal.
     json
         Print one JSON object.
     """
@@ -212,6 +216,7 @@ def limit(
     if not (is_set or remove or path_exists(path)):
         _show_missing(path, json=json)
         return
+    announce_ledger(path, new_ledger=new_ledger)
     with LedgerFile(path, SystemClock()) as book:
         if is_set or remove:
             new = replace(new, source=_resolve_source(book, new.source))

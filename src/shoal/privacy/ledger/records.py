@@ -102,6 +102,12 @@ class OpeningRecord(NamedTuple):
     at: datetime
 
 
+class DateRecord(NamedTuple):
+    """The owner confirmed that the clock shows the right date."""
+
+    at: datetime
+
+
 class LimitRecord(NamedTuple):
     """A limit was set, or removed if it caps nothing."""
 
@@ -137,7 +143,9 @@ class TransitionRecord(NamedTuple):
     state: ReleaseState
 
 
-LedgerRecord = OpeningRecord | LimitRecord | ReserveRecord | StoreRecord | TransitionRecord
+LedgerRecord = (
+    OpeningRecord | DateRecord | LimitRecord | ReserveRecord | StoreRecord | TransitionRecord
+)
 
 
 class LedgerRow(NamedTuple):
@@ -183,6 +191,8 @@ def encode_record(record: LedgerRecord) -> bytes:
     match record:
         case OpeningRecord():
             fields |= {"kind": "opened"}
+        case DateRecord():
+            fields |= {"kind": "date"}
         case LimitRecord(limit=limit):
             fields |= {
                 "kind": "limit",
@@ -266,6 +276,7 @@ _OPTIONAL_INT, _OPTIONAL_STR, _OPTIONAL_FLOAT = (
 _STEP_SHAPE: _Shape = {"kind": (str,), "at": (int,), "study": (str,), "question": (str,)}
 _SHAPES: Mapping[str, _Shape] = {
     "opened": {"kind": (str,), "at": (int,)},
+    "date": {"kind": (str,), "at": (int,)},
     "limit": {"kind": (str,), "at": (int,), "relation": (str,), "period": (str,)}
     | {
         "unit": _OPTIONAL_STR,
@@ -325,6 +336,8 @@ def _parse_record(data: Any) -> LedgerRecord:
     at = _EPOCH + fields["at"] * _MICROSECOND
     if kind == "opened":
         return OpeningRecord(at)
+    if kind == "date":
+        return DateRecord(at)
     if kind == "limit":
         return LimitRecord(at, _parse_limit(fields))
     key = ReleaseKey(fields["study"], fields["question"])

@@ -20,6 +20,11 @@ One entry per release, named by study and question::
 Held (reserved, stored) and spent (sending, sent) entries count towards limits. A spent entry never
 becomes unspent, hence there is no refund.
 
+A clock that runs ahead would start a new period and so free the budget of the present one. So a
+release is refused if the clock is more than `MAX_CLOCK_LEAD` ahead of the last record that opened
+the ledger, reserved or sent a release, or confirmed the date. Other records do not count: a
+program writes them without a check.
+
 Record n carries a hash over its number, its body and the hash of record n - 1. So a changed,
 missing or swapped record is detected. The chain alone does not show that the whole file was
 replaced by an older or a rewritten one; a head noted elsewhere does (`LedgerState.check_head`).
@@ -29,11 +34,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
 
-from shoal.errors import BudgetError, IntegrityError, LocalProtocolError, UsageError
+from shoal.errors import (
+    BudgetError,
+    IntegrityError,
+    LocalProtocolError,
+    StoreError,
+    UsageError,
+)
 from shoal.privacy.events import Event, Relation, Unit
 from shoal.privacy.ledger.charges import Charge, StudyBudget, price_charges
 from shoal.privacy.ledger.limits import (
@@ -45,6 +56,7 @@ from shoal.privacy.ledger.limits import (
     refuse_if_over,
 )
 from shoal.privacy.ledger.records import (
+    DateRecord,
     LedgerHead,
     LedgerRecord,
     LedgerRelease,
@@ -72,6 +84,9 @@ TRANSITIONS: Mapping[ReleaseState, frozenset[ReleaseState]] = {
 }
 HELD_STATES = frozenset({ReleaseState.RESERVED, ReleaseState.STORED})
 SPENT_STATES = frozenset({ReleaseState.SENDING, ReleaseState.SENT})
+
+MAX_CLOCK_LEAD = timedelta(days=30)
+"""How far the clock may be ahead of the last record without a confirmation by the owner."""
 
 _GENESIS_HASH = bytes(32)
 _MIN_HEAD_DIGITS = 16
@@ -188,7 +203,7 @@ class LedgerState:
         self.limits: dict[tuple[object, ...], Limit] = {}
         self._had_common_limit = False
         self._hashes = [_GENESIS_HASH]
-        self._latest_time = datetime.min.replace(tzinfo=UTC)
+        self._latest_time = self._checked_time = datetime.min.replace(tzinfo=UTC)
 
     @property
     def head(self) -> LedgerHead:
@@ -264,6 +279,8 @@ class LedgerState:
 
     def _apply_record(self, record: LedgerRecord) -> None:
         self._latest_time = max(self._latest_time, record.at)
+        if _is_dated(record):
+            self._checked_time = max(self._checked_time, record.at)
         if isinstance(record, (StoreRecord, TransitionRecord)):
             at, old = record.at, self.entries[record.key]
             digest, size = (
@@ -341,6 +358,24 @@ class LedgerState:
             delta_grains=max(deltas, default=default.delta_grains),
         )
 
+    def is_clock_ahead(self, at: datetime) -> bool:
+        """Return whether the clock is too far ahead of the last record to trust it."""
+        return at - self._checked_time > MAX_CLOCK_LEAD
+
+    def refuse_if_ahead(self, at: datetime) -> None:
+        """Raise ``LEDGER-012`` if the clock is too far ahead of the last record."""
+        if self.is_clock_ahead(at):
+            lead = at - self._checked_time
+            raise StoreError(
+                "LEDGER-012",
+                f"Your clock shows {at:%Y-%m-%d}, {lead.days} days after the last record of the "
+                f"ledger, {self._checked_time:%Y-%m-%d}.",
+                why="A clock that runs ahead would start a new period and free the budget of the "
+                "present one. Nothing was sent.",
+                fix="If the clock is wrong, set it. If it is right, give today's date in UTC: "
+                f"shoal join URL --date {at:%Y-%m-%d}",
+            )
+
     def refuse_if_over(self, release: LedgerRelease, at: datetime) -> None:
         """Refuse a release that would exceed a limit; held releases count as spent."""
         asked = LedgerEntry.make_reserved(at, release)
@@ -391,6 +426,13 @@ class LedgerState:
                 if seq is None
                 else f"Record {seq} of this ledger does not have the hash that you noted."
             )
+
+
+def _is_dated(record: LedgerRecord) -> bool:
+    """Return whether a record shows the date: its clock was checked when it was made."""
+    return isinstance(record, (OpeningRecord, DateRecord, ReserveRecord)) or (
+        isinstance(record, TransitionRecord) and record.state is ReleaseState.SENDING
+    )
 
 
 def sum_prices(charges: Iterable[Charge]) -> tuple[int, int]:

@@ -158,7 +158,7 @@ def test_limit_of_table_uses_source_name_of_join(
     shoal: Run, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert shoal("limit", "--epsilon", "0.5", "--source", "rows.db#visits")[0] == 0
+    assert shoal("limit", "--epsilon", "0.5", "--source", "rows.db#visits", "--new-ledger")[0] == 0
     counted = make_source_name("rows.db#visits")
     assert counted == f"{tmp_path}/rows.db#visits"
     event = Event("test", {}, PERSON, 0.7, reads=("age",))
@@ -174,7 +174,11 @@ def test_limit_keeps_name_of_known_source(shoal: Run, used: Path) -> None:
 
 
 def test_limit_sets_changes_and_removes_limits(shoal: Run, path: Path) -> None:
-    assert "epsilon 0 of 2.5, 2.5 left" in shoal("limit", "--epsilon", "2.5")[1]
+    code, _, err = shoal("limit", "--epsilon", "2.5")
+    assert (code, err.split()[0]) == (1, "LEDGER-010") and not path.parent.exists()
+    code, out, err = shoal("limit", "--epsilon", "2.5", "--new-ledger")
+    assert "epsilon 0 of 2.5, 2.5 left" in out
+    assert err == f"A new ledger starts at {path}; earlier studies are not known.\n"
     code, out, _ = shoal(
         "limit",
         "--releases",

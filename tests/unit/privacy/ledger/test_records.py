@@ -15,6 +15,7 @@ from shoal.privacy.events import LOCAL_PERSON, Event, Relation, Unit
 from shoal.privacy.ledger.charges import StudyBudget
 from shoal.privacy.ledger.limits import Limit, Period
 from shoal.privacy.ledger.records import (
+    DateRecord,
     LedgerHead,
     LedgerRecord,
     LedgerRelease,
@@ -52,6 +53,7 @@ RECORDS: list[LedgerRecord] = [
         TransitionRecord(AT, KEY, state)
         for state in (ReleaseState.SENDING, ReleaseState.SENT, ReleaseState.VOIDED)
     ),
+    DateRecord(AT),
     LimitRecord(AT, Limit(None, 5)),
     LimitRecord(AT, Limit(None, 5, max_rows_per_person=3)),
     ReserveRecord(AT, replace(RELEASE, budget=StudyBudget(0.03, 1e-6))),

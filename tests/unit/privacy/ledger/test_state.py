@@ -8,12 +8,13 @@ from itertools import product
 
 import pytest
 
-from shoal.errors import BudgetError, IntegrityError, LocalProtocolError, UsageError
+from shoal.errors import BudgetError, IntegrityError, LocalProtocolError, StoreError, UsageError
 from shoal.privacy.accountant import rho_to_epsilon
 from shoal.privacy.events import LOCAL_PERSON, Event, Relation, Scope, Unit
 from shoal.privacy.ledger.charges import StudyBudget
 from shoal.privacy.ledger.limits import DEFAULT_LIMITS, Limit, Period
 from shoal.privacy.ledger.records import (
+    DateRecord,
     LedgerRecord,
     LedgerRelease,
     LedgerRow,
@@ -29,6 +30,7 @@ from shoal.privacy.ledger.records import (
 )
 from shoal.privacy.ledger.state import (
     HELD_STATES,
+    MAX_CLOCK_LEAD,
     SPENT_STATES,
     TRANSITIONS,
     LedgerState,
@@ -394,3 +396,22 @@ def test_totals_and_limits_count_study_with_budget_once() -> None:
     write(books, ReserveRecord(AT, beyond))
     [total] = books.compute_totals()
     assert (total.spent, total.held) == (whole, grains_up(0.4)), "a release beyond the budget"
+
+
+def test_only_dated_records_move_the_checked_time() -> None:
+    books = books_at(ReleaseState.STORED)
+    assert not books.is_clock_ahead(AT + MAX_CLOCK_LEAD)
+    late = AT + MAX_CLOCK_LEAD + timedelta(microseconds=1)
+    assert books.is_clock_ahead(late)
+    write(books, LimitRecord(late, YEARLY), TransitionRecord(late, KEY, ReleaseState.VOIDED))
+    with pytest.raises(StoreError, match="LEDGER-012"):
+        books.refuse_if_ahead(late)
+    write(books, DateRecord(late))
+    books.refuse_if_ahead(late)
+    write(books, DateRecord(AT))
+    books.refuse_if_ahead(late)
+
+
+def test_sending_moves_the_checked_time() -> None:
+    books = books_at(ReleaseState.SENDING)
+    books.refuse_if_ahead(LATER + MAX_CLOCK_LEAD)
