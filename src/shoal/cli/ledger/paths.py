@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
+from shoal.cli.runtime import interrupt_immediately
 from shoal.errors import StoreError, UsageError
 from shoal.files import write_private
 from shoal.participant.ledger_file import LedgerFile
@@ -74,9 +75,18 @@ def check_date(
             if not can_ask:
                 raise
             print(f"{error.what}\n{error.why}")
-            if ask(f"Is {today} the right date (UTC)?   [y] yes   [N] no  ").strip() != "y":
+            if not _is_confirmed(f"Is {today} the right date (UTC)?   [y] yes   [N] no  ", ask):
                 raise
         ledger.confirm_date()
+
+
+def _is_confirmed(question: str, ask: Callable[[str], str]) -> bool:
+    try:
+        with interrupt_immediately():
+            return ask(question).strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        return False
 
 
 def require_ledger(path: Path) -> Path:

@@ -63,6 +63,12 @@ def test_date_far_ahead_needs_person_or_option(ledger: LedgerFile, clock: Manual
     for answer in ("", "n", "Y?"):
         with pytest.raises(StoreError, match="LEDGER-012"):
             check_date(ledger, clock.now(), None, can_ask=True, ask=lambda _, a=answer: a)
+
+    def end(_: str) -> str:
+        raise EOFError
+
+    with pytest.raises(StoreError, match="LEDGER-012"):
+        check_date(ledger, clock.now(), None, can_ask=True, ask=end)
     with pytest.raises(UsageError, match="USAGE-001"):
         check_date(ledger, clock.now(), "2030-11-02", can_ask=True)
     with pytest.raises(StoreError, match="LEDGER-012"):
