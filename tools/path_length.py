@@ -122,6 +122,7 @@ def measure(source: Path) -> dict[str, object]:
             "2",
             "--ledger",
             "ledger.db",
+            "--new-ledger",
             "--out",
             "out",
         )

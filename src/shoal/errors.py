@@ -212,6 +212,7 @@ CODES: dict[str, str] = {
     "LEDGER-009": "A limit or a text cannot be written to the ledger.",
     "LEDGER-010": "A ledger is needed but does not exist yet.",
     "LEDGER-011": "A child process uses a ledger that was opened before the fork.",
+    "LEDGER-012": "The clock is far ahead of the last record of the ledger.",
     # the coordinator
     "STORE-001": "The store of a coordinator cannot be opened, reached, read or written.",
     "STORE-002": "A store does not have the model instances of a study, or has others than the "

@@ -29,8 +29,7 @@ from shoal.coordinator.store.statements import LATE_CODE
 from shoal.entropy import SeededEntropy, SystemEntropy
 from shoal.errors import StoreError
 from shoal.participant.ledger_file import LedgerFile
-from shoal.privacy.events import Unit
-from shoal.privacy.ledger.limits import Limit, Period
+from shoal.privacy.ledger.limits import Limit
 from shoal.privacy.ledger.records import ReleaseState
 from shoal.privacy.ledger.state import SPENT_STATES, LedgerEntry
 from shoal.privacy.rounding import DELTA_GRAINS, grains_down, grains_up
@@ -325,15 +324,9 @@ class Scene:
         if self.case.apart:
             for path in self.ledger_files:
                 with LedgerFile(path, SystemClock()) as ledger:
-                    for unit in Unit:
-                        ledger.set_limit(
-                            Limit(
-                                unit,
-                                grains_down(1000.0),
-                                period=Period.EVER,
-                                delta_grains=DELTA_GRAINS - 1,
-                            )
-                        )
+                    ledger.set_limit(
+                        Limit(None, grains_down(1000.0), delta_grains=DELTA_GRAINS - 1)
+                    )
 
 
 def _count_merged(models: InstanceStore, digest: str) -> int:

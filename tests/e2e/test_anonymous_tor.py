@@ -251,6 +251,7 @@ def test_onion_service_is_reached(network: TorNetwork, port: int, tmp_path: Path
                 f"http://{network.onion}",
                 "--data",
                 participant.data,
+                "--new-ledger",
                 "--preview",
                 "--via",
                 via,

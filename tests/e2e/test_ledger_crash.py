@@ -20,7 +20,6 @@ import pytest
 from shoal.clock import SystemClock
 from shoal.entropy import SeededEntropy
 from shoal.participant.ledger_file import LedgerFile
-from shoal.privacy.events import LOCAL_PERSON, Event, Unit
 from shoal.privacy.ledger.limits import Limit
 from shoal.privacy.ledger.records import ReleaseState
 from shoal.privacy.ledger.state import SPENT_STATES, LedgerEntry
@@ -39,8 +38,7 @@ def open_ledger(path: Path) -> LedgerFile:
 
 def new_ledger(path: Path, epsilon: float) -> None:
     with open_ledger(path) as ledger:
-        for unit in (Unit.PERSON, Unit.RECORD):
-            ledger.set_limit(Limit(unit, grains_down(epsilon)))
+        ledger.set_limit(Limit(None, grains_down(epsilon)))
 
 
 def read_delivered(network: Path) -> dict[str, set[str]]:
@@ -279,4 +277,4 @@ def test_limit_is_exact_across_processes(tmp_path: Path) -> None:
         link.send("go")
         assert link.recv() == 1
     with open_ledger(path) as ledger:
-        assert ledger.compute_remaining(Event("test", {}, LOCAL_PERSON, 0.3), "me.csv") == 0
+        assert [usage.remaining for usage in ledger.limits()] == [0]

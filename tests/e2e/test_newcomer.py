@@ -299,9 +299,14 @@ class TestMistakes:
                     "\n".join((home / "rows.csv").read_text().splitlines()[:2]) + "\n"
                 )
                 done = shoal(home, "join", address[0], "--data", "me.csv")
+                assert done.code == 1 and done.trouble.startswith("LEDGER-010  ")
+                assert "--new-ledger" in done.trouble
+                done = shoal(home, "join", address[0], "--data", "me.csv", "--new-ledger")
+                started, _, trouble = done.trouble.partition("\n")
+                assert started.startswith("A new ledger starts at ")
                 assert (
                     done.code == EXIT["consent"]
-                    and done.trouble.startswith("CONSENT-001  ")
+                    and trouble.startswith("CONSENT-001  ")
                     and "PRIVACY LABEL" in done.out
                 )
                 assert "--yes --max-epsilon" in done.trouble

@@ -34,8 +34,7 @@ from shoal.participant.ledger_file import LedgerFile
 from shoal.participant.network import NetworkPath
 from shoal.participant.offers import Offer, record_consent
 from shoal.participant.runner import ParticipationResult
-from shoal.privacy.events import Unit
-from shoal.privacy.ledger.limits import Limit, Period
+from shoal.privacy.ledger.limits import Limit
 from shoal.privacy.rounding import DELTA_GRAINS, grains_down
 from shoal.protocols.anonml.assignment import ticket_words
 from shoal.protocols.anonml.messages import MESSAGES, AnonMLAnswer, AnonMLAsk
@@ -405,12 +404,7 @@ class Holder(Person):
             ledger = stack.enter_context(LedgerFile(self.path, self.clock))
             journal = stack.enter_context(ShakyJournal(self.path, self.clock))
             journal.shake = lambda: None
-            for unit in Unit:
-                ledger.set_limit(
-                    Limit(
-                        unit, grains_down(100.0), period=Period.EVER, delta_grains=DELTA_GRAINS - 1
-                    )
-                )
+            ledger.set_limit(Limit(None, grains_down(100.0), delta_grains=DELTA_GRAINS - 1))
             record_consent(journal, offer, "rows.csv", self.entropy.spawn("ticket"), role=self.role)
             journal.shake = self.shake
             return await take_part(

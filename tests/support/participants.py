@@ -38,8 +38,7 @@ from shoal.participant.journal import Journal, JournalUpdate, Role
 from shoal.participant.ledger_file import LedgerFile
 from shoal.participant.offers import Offer, find_agreed, record_consent
 from shoal.participant.runner import ParticipationResult
-from shoal.privacy.events import Unit
-from shoal.privacy.ledger.limits import Limit, Period
+from shoal.privacy.ledger.limits import Limit
 from shoal.privacy.rounding import DELTA_GRAINS, grains_down
 from shoal.protocols.base import (
     AGGREGATOR,
@@ -461,12 +460,7 @@ class Person:
             ledger = stack.enter_context(LedgerFile(self.path, self.clock))
             journal = stack.enter_context(FragileJournal(self.path, self.clock))
             journal.shake = self.shake
-            for unit in Unit:
-                ledger.set_limit(
-                    Limit(
-                        unit, grains_down(100.0), period=Period.EVER, delta_grains=DELTA_GRAINS - 1
-                    )
-                )
+            ledger.set_limit(Limit(None, grains_down(100.0), delta_grains=DELTA_GRAINS - 1))
             record_consent(journal, offer, "rows.csv", self.entropy.spawn("ticket"), role=self.role)
             return await take_part(
                 offer,

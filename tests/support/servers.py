@@ -496,15 +496,26 @@ class Participant:
         data: str | Path | None = None,
     ) -> Process:
         """Start ``shoal join`` without a terminal, with consent up to a price."""
-        agreed = ("--data", data or self.data, "--yes", "--max-epsilon", str(max_epsilon))
+        agreed = ("--yes", "--max-epsilon", str(max_epsilon), "--new-ledger")
         return self.start(
-            "join", coordinator.url, *agreed, *list_trust_options(coordinator), *words
+            "join",
+            coordinator.url,
+            "--data",
+            data or self.data,
+            *agreed,
+            *list_trust_options(coordinator),
+            *words,
         )
 
     def read(self, coordinator: Coordinator | At, *words: str | Path) -> Process:
         """Start ``shoal join --read-only``."""
         return self.start(
-            "join", coordinator.url, "--read-only", *list_trust_options(coordinator), *words
+            "join",
+            coordinator.url,
+            "--read-only",
+            "--new-ledger",
+            *list_trust_options(coordinator),
+            *words,
         )
 
     def entries(self, study: str | None = None) -> tuple[LedgerEntry, ...]:
@@ -553,7 +564,9 @@ def list_trust_options(coordinator: Coordinator | At) -> tuple[str | Path, ...]:
 
 def write_roster(stack: ExitStack, people: Sequence[Participant]) -> Path:
     """Write the roster of some participants from the output of ``shoal identity``."""
-    keys = wait_for_results(stack, [one.start("identity", "--name", one.name) for one in people])
+    keys = wait_for_results(
+        stack, [one.start("identity", "--name", one.name, "--new-ledger") for one in people]
+    )
     path = people[0].home / "roster.toml"
     path.write_text(
         "\n".join(f'[[member]]\nname = "{key["name"]}"\nkey = "{key["key"]}"' for key in keys)

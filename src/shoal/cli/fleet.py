@@ -14,7 +14,7 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +35,6 @@ from shoal.participant.network import NetworkPath, parse_via
 from shoal.participant.offers import Offer, fetch_offer
 from shoal.participant.runner import ParticipationResult
 from shoal.participant.session import open_session
-from shoal.privacy.ledger.limits import Limit
 from shoal.privacy.rounding import grains_up
 from shoal.study.handle import StudyHandle
 from shoal.study.manifest import Manifest, RosterMember
@@ -239,6 +238,7 @@ async def _join_study(
         settings.entropy,
         settings.open_network_path(offer.manifest, i),
     ) as session:
+        session.ledger.confirm_date()
         if session.find_joined(offer) is None:
             _set_sufficient_limit(session.ledger, offer)
             session.refuse_if_over_limits(session.price_offer(offer, source), None)
@@ -251,9 +251,10 @@ async def _join_study(
 
 def _set_sufficient_limit(ledger: LedgerFile, offer: Offer) -> None:
     """Set a limit that allows the study: these ledgers belong to no real person."""
-    charges = offer.study.plan.charges
-    grains = 2 * sum(grains_up(event.epsilon) for event in charges)
-    ledger.set_limit(Limit(charges[0].scope.unit, grains, delta_grains=10**17))
+    cost = 2 * grains_up(offer.study.plan.total_loss.epsilon)
+    for usage in ledger.limits():
+        grains = usage.spent + usage.held + cost
+        ledger.set_limit(replace(usage.limit, grains=grains, delta_grains=10**17))
 
 
 def _format_counts(results: Mapping[int, ParticipationResult | ShoalError], n: int) -> str:

@@ -12,7 +12,11 @@ from shoal.cli.output import emit
 
 
 def identity(
-    *, name: str = "your name here", ledger: Path | None = None, json: bool = False
+    *,
+    name: str = "your name here",
+    ledger: Path | None = None,
+    new_ledger: bool = False,
+    json: bool = False,
 ) -> None:
     """Print your public key as a block of a roster file, to send to the analyst.
 
@@ -25,9 +29,12 @@ def identity(
         Your name for the other members.
     ledger
         The ledger file. Default: SHOAL_LEDGER, or a file in your data directory.
+    new_ledger
+        Start a new ledger if there is none; needed without a terminal.
     json
         Print one JSON object.
     """
+    from shoal.cli.ledger.paths import announce_ledger
     from shoal.clock import SystemClock
     from shoal.entropy import SystemEntropy
     from shoal.participant.journal import Journal
@@ -35,7 +42,7 @@ def identity(
     from shoal.participant.ledger_storage import find_ledger_path
     from shoal.study.manifest import RosterMember
 
-    path = ledger or find_ledger_path()
+    path = announce_ledger(ledger or find_ledger_path(), new_ledger=new_ledger)
     with Journal(path, SystemClock()) as journal:
         member = RosterMember(name, load_master_identity(journal, SystemEntropy()).public_key)
     block = (

@@ -9,14 +9,23 @@ Each ``..._error`` function returns a ``CONSENT-001`` error. Nothing was sent wh
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from shoal.errors import BudgetError, ConsentError
-from shoal.privacy.events import Event
-from shoal.privacy.ledger.limits import Limit, LimitUsage, measure_usage, refuse_if_over
+from shoal.privacy.events import Event, Unit
+from shoal.privacy.ledger.charges import PlannedCharge
+from shoal.privacy.ledger.limits import (
+    Limit,
+    LimitUsage,
+    Period,
+    measure_cost,
+    measure_usage,
+    refuse_if_over,
+)
 from shoal.privacy.ledger.records import ReleaseState
 from shoal.privacy.ledger.state import LedgerEntry
 from shoal.privacy.rounding import (
@@ -26,7 +35,6 @@ from shoal.privacy.rounding import (
     from_grains,
     grains_down,
     grains_up,
-    sum_up,
 )
 from shoal.study.handle import StudyHandle
 from shoal.study.label import Statement
@@ -61,11 +69,14 @@ class PricedOffer:
         Name of the participant's data in the ledger.
     statement
         The label, with the participant's own limit.
+    cost
+        Epsilon of everything that can be sent, in grains, as the ledger counts it.
     """
 
     study: StudyHandle
     source: str
     statement: Statement
+    cost: int
 
     @property
     def manifest(self) -> Manifest:
@@ -79,18 +90,13 @@ class PricedOffer:
 
     @property
     def total_event(self) -> Event:
-        """Everything that can be sent, as one release with the price that the ledger counts."""
-        return _combine_charges(self.plan.charges)
+        """Everything that can be sent, as one release under the study's own unit and relation."""
+        return _combine_charges(self.plan)
 
     @property
     def price(self) -> Decimal:
-        """Epsilon of everything that can be sent.
-
-        This is the epsilon on the label or the plain sum that the ledger counts, the larger one.
-        """
-        return from_grains(
-            max(grains_up(self.statement.everything[0]), grains_up(self.total_event.epsilon))
-        )
+        """Epsilon of everything that can be sent, as the ledger counts it: under replace."""
+        return from_grains(self.cost)
 
 
 def price_offer(
@@ -105,19 +111,24 @@ def price_offer(
     via
         Name of the network path to the coordinator, if it is known.
     """
-    event = _combine_charges(study.plan.charges)
-    budget = _find_tightest_budget(ledger, study.manifest, event, source, now)
-    return PricedOffer(study, source, study.label(budget, via))
+    asked = PlannedCharge(study.digest.hex(), source, _combine_charges(study.plan))
+    budgets = list(_list_budgets(ledger, asked, now))
+    budget = min(budgets, key=lambda one: one.left).line if budgets else None
+    label = study.label(budget, via)
+    cost = max([grains_up(label.counted[0]), *(one.cost for one in budgets)])
+    return PricedOffer(study, source, label, cost)
 
 
 def refuse_price(priced: PricedOffer, max_epsilon: float | None) -> None:
     """Raise ``CONSENT-001`` if the whole study costs more than `max_epsilon`; None allows all."""
     if max_epsilon is not None and priced.price > from_grains(grains_down(max_epsilon)):
         price, event = format_epsilon(priced.price), priced.total_event
+        stated = format_epsilon(event.epsilon)
+        counted = "" if stated == price else f", which counts as {price} under replace"
         raise ConsentError(
             "CONSENT-001",
-            f"The study {escape_text(priced.statement.title)} costs epsilon {price}, delta "
-            f"{format_epsilon(event.delta)} ({event.scope}); "
+            f"The study {escape_text(priced.statement.title)} costs epsilon {stated}, delta "
+            f"{format_epsilon(event.delta)} ({event.scope}){counted}; "
             f"you allow epsilon {format_epsilon_down(max_epsilon)} at most.",
             why="This is the price of everything that you may be asked to send, as your ledger "
             "counts it. Nothing was sent now.",
@@ -168,13 +179,14 @@ def refuse_if_over_limits(
     """
     _refuse_if_closed(priced.manifest, now)
     refuse_price(priced, max_epsilon)
-    others, event = _list_other_entries(ledger, priced.manifest), priced.total_event
+    event, study = priced.total_event, priced.manifest.digest.hex()
+    others = _list_other_entries(ledger, study)
     limits = [usage.limit for usage in ledger.limits()]
     for limit in limits:
         _refuse_if_too_many_releases(
             measure_usage(limit, others, now), event, priced.source, len(priced.plan.charges)
         )
-    refuse_if_over(limits, others, event, priced.source, now)
+    refuse_if_over(limits, others, PlannedCharge(study, priced.source, event), now)
 
 
 def _refuse_if_closed(manifest: Manifest, now: datetime) -> None:
@@ -207,24 +219,22 @@ def _refuse_if_too_many_releases(usage: LimitUsage, event: Event, source: str, n
     )
 
 
-def _combine_charges(charges: list[Event]) -> Event:
+def _combine_charges(plan: Plan) -> Event:
     """Return one release with the total cost of all, and all features that they read."""
-    first = charges[0]
+    charges, total = plan.charges, plan.total_loss
     # A release without features counts for every feature, and so does the combined one.
     reads = (
         set().union(*(event.reads for event in charges))
         if all(event.reads for event in charges)
         else set()
     )
-    epsilon = float_from_grains(sum(grains_up(event.epsilon) for event in charges))
     # A delta of 1 guarantees nothing, and no limit allows it.
-    delta = min(sum_up(event.delta for event in charges), 1 - 2**-53)
-    return Event("study", {}, first.scope, epsilon, delta, reads=tuple(sorted(reads)))
+    delta = min(total.delta, 1 - 2**-53)
+    return Event("study", {}, charges[0].scope, total.epsilon, delta, reads=tuple(sorted(reads)))
 
 
-def _list_other_entries(ledger: ReadableLedger, manifest: Manifest) -> list[LedgerEntry]:
+def _list_other_entries(ledger: ReadableLedger, study: str) -> list[LedgerEntry]:
     """Return all releases that count towards limits, except those of this study."""
-    study = manifest.digest.hex()
     return [
         entry
         for entry in ledger.entries()
@@ -232,31 +242,55 @@ def _list_other_entries(ledger: ReadableLedger, manifest: Manifest) -> list[Ledg
     ]
 
 
-def _find_tightest_budget(
-    ledger: ReadableLedger, manifest: Manifest, event: Event, source: str, now: datetime
-) -> BudgetLine | None:
-    """Return the limit with the least left after the study; None if no limit applies to it."""
-    others, lines = _list_other_entries(ledger, manifest), []
+class _Budget(NamedTuple):
+    """A limit on epsilon for the label; what the study costs and leaves of it, in grains."""
+
+    left: int
+    cost: int
+    line: BudgetLine
+
+
+def _list_budgets(ledger: ReadableLedger, asked: PlannedCharge, now: datetime) -> Iterator[_Budget]:
+    """Yield each limit on epsilon that applies to a study and can count it."""
+    others, scope = _list_other_entries(ledger, asked.study), asked.event.scope
     for limit in (usage.limit for usage in ledger.limits()):
-        factor = limit.get_relation_factor(event.scope.relation)
-        if limit.grains is None or factor is None or not limit.applies_to(event, source):
+        if (
+            limit.grains is None
+            or limit.get_factor(scope) is None
+            or not limit.applies_to(asked.event, asked.source)
+        ):
             continue
-        usage = measure_usage(limit, others, now)
-        after = usage.spent + usage.held + factor * grains_up(event.epsilon)
-        lines.append(
-            (
-                limit.grains - after,
-                _make_budget_line(limit, limit.grains, usage.spent + usage.held, after),
-            )
+        usage, cost, _ = measure_cost(limit, others, asked, now)
+        used = usage.spent + usage.held
+        line = BudgetLine(
+            float(from_grains(limit.grains)),
+            float_from_grains(used),
+            float_from_grains(used + cost),
+            "in all" if limit.period is Period.EVER else f"a {limit.period}",
+            _describe_limit(limit, scope.unit),
         )
-    return min(lines, key=lambda line: line[0])[1] if lines else None
+        yield _Budget(limit.grains - used - cost, cost, line)
 
 
-def _make_budget_line(limit: Limit, grains: int, used: int, after: int) -> BudgetLine:
-    period = "in all" if limit.period == "ever" else f"a {limit.period}"
-    return BudgetLine(
-        float(from_grains(grains)), float_from_grains(used), float_from_grains(after), period
-    )
+def _describe_limit(limit: Limit, unit: Unit) -> str:
+    """Return what a limit counts, for the label of a study about a unit."""
+    if limit.unit is not None:
+        about = f"for the unit {limit.unit} alone"
+    elif unit is not Unit.RECORD:
+        about = "for everything about one person, in all studies together"
+    elif limit.max_rows_per_person > 1:
+        about = (
+            f"for everything about one person with up to {limit.max_rows_per_person} rows, in all "
+            "studies together"
+        )
+    else:
+        about = (
+            "for everything about one row, in all studies together (a person with several rows in "
+            "your data spends as many times as much)"
+        )
+    source = "" if limit.source is None else f", from {limit.source}"
+    feature = "" if limit.feature is None else f", if they read {limit.feature}"
+    return f"{about}{source}{feature}"
 
 
 def other_coordinator_error(joined: JoinedStudy, url: str) -> ConsentError:

@@ -87,7 +87,13 @@ class StudyContext:
     def account(self) -> Account:
         """The ledger, opened for this study and the participant's data."""
         joined = self.joined
-        return self.ledger.account(self.study.digest, joined.source, joined.recipient, joined.title)
+        return self.ledger.account(
+            self.study.digest,
+            joined.source,
+            joined.recipient,
+            joined.title,
+            self.study.plan.budget,
+        )
 
     async def retry(self, request: Callable[[], Awaitable[T]]) -> T:
         """Send a request until the coordinator answers, and report each failure."""

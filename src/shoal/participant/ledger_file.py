@@ -41,8 +41,10 @@ from shoal.participant.ledger_storage import (
     translate_ledger_errors,
 )
 from shoal.privacy.events import Event
+from shoal.privacy.ledger.charges import StudyBudget
 from shoal.privacy.ledger.limits import Limit, LimitUsage
 from shoal.privacy.ledger.records import (
+    DateRecord,
     LedgerHead,
     LedgerRecord,
     LedgerRelease,
@@ -116,7 +118,7 @@ class LedgerFile:
         self._ledger_state = LedgerState()
         self._db, self._file_identity = open_ledger_file(self.path, clock)
         try:
-            self.read_head()
+            self._upgrade()
         except BaseException:
             self._db.close()
             raise
@@ -136,12 +138,27 @@ class LedgerFile:
         """Close the file. Nothing is lost if the process ends without this."""
         self._db.close()
 
-    def account(self, study: bytes, source: str, recipient: str, title: str) -> Account:
+    def account(
+        self,
+        study: bytes,
+        source: str,
+        recipient: str,
+        title: str,
+        budget: StudyBudget | None = None,
+    ) -> Account:
         """Return the ledger opened for one study, given by its digest, and one data source."""
-        return Account(self, study, source, recipient, title)
+        return Account(self, study, source, recipient, title, budget)
 
     def reserve(
-        self, study: str, question: str, event: Event, *, source: str, recipient: str, title: str
+        self,
+        study: str,
+        question: str,
+        event: Event,
+        *,
+        source: str,
+        recipient: str,
+        title: str,
+        budget: StudyBudget | None = None,
     ) -> ReservedRelease | StoredRelease:
         """Reserve the cost of a release, or resume a release.
 
@@ -153,6 +170,8 @@ class LedgerFile:
             The release, as the participant's own code prices it.
         source, recipient, title
             Which data it is about, who receives it, and the study's title.
+        budget
+            The budget of the whole study, if rho is composed within it.
 
         Returns
         -------
@@ -164,13 +183,17 @@ class LedgerFile:
         BudgetError
             The release would exceed a limit (nothing is written); or the question was reserved
             before with another price, source or recipient; or it was voided.
+        StoreError
+            ``LEDGER-012``: the clock is more than 30 days ahead of the last record; see
+            `confirm_date`.
         """
-        release = LedgerRelease(study, question, event, source, recipient, title)
+        release = LedgerRelease(study, question, event, source, recipient, title, budget)
         with self._begin_write():
             entry = self._ledger_state.find_entry(release)
             if entry is None:
                 now = self._clock.now()
-                self._ledger_state.refuse_if_over(event, source, now)
+                self._ledger_state.refuse_if_ahead(now)
+                self._ledger_state.refuse_if_over(release, now)
                 self._append_record(ReserveRecord(now, release))
                 return ReservedRelease(LedgerEntry.make_reserved(now, release))
             return (
@@ -210,6 +233,8 @@ class LedgerFile:
         BudgetError
             The release was voided, or would exceed a limit that was lowered since. It must not be
             sent.
+        StoreError
+            ``LEDGER-012``: the clock is more than 30 days ahead of the last record.
         """
         with self._begin_write():
             entry = self._find_entry(ReleaseKey(study, question))
@@ -217,6 +242,7 @@ class LedgerFile:
             payload = self._read_payload(entry)
             if entry.state not in SPENT_STATES:
                 now = self._clock.now()
+                self._ledger_state.refuse_if_ahead(now)
                 self._ledger_state.refuse_sending_if_over(entry, now)
                 self._append_record(TransitionRecord(now, entry.release.key, ReleaseState.SENDING))
             return payload
@@ -291,14 +317,6 @@ class LedgerFile:
         with self._begin_read():
             return self._ledger_state.list_usage(self._clock.now())
 
-    def compute_remaining(self, event: Event, source: str) -> int:
-        """Return the most that a release like this one may cost now, in grains.
-
-        The label shows it before anything is reserved.
-        """
-        with self._begin_read():
-            return self._ledger_state.compute_remaining(event, source, self._clock.now())
-
     def set_limit(self, limit: Limit) -> None:
         """Set a limit, and replace the one with the same scope.
 
@@ -306,6 +324,18 @@ class LedgerFile:
         """
         with self._begin_write():
             self._append_record(LimitRecord(self._clock.now(), limit))
+
+    def check_clock(self) -> None:
+        """Raise ``LEDGER-012`` if the clock is more than 30 days ahead of the last record."""
+        with self._begin_read():
+            self._ledger_state.refuse_if_ahead(self._clock.now())
+
+    def confirm_date(self) -> None:
+        """Record that the owner has confirmed the date of the clock, if that is needed."""
+        with self._begin_write():
+            now = self._clock.now()
+            if self._ledger_state.is_clock_ahead(now):
+                self._append_record(DateRecord(now))
 
     def read_head(self) -> LedgerHead:
         """Return number and hash of the last record, for the owner to note elsewhere.
@@ -330,6 +360,17 @@ class LedgerFile:
             if head is not None:
                 ledger_state.check_head(head)
             return ledger_state.head
+
+    def _upgrade(self) -> None:
+        """Read the file; add the limit on all units together to a file of an earlier version."""
+        with self._begin_read():
+            is_complete = self._ledger_state.make_common_limit() is None
+        if is_complete:
+            return
+        with self._begin_write():
+            limit = self._ledger_state.make_common_limit()
+            if limit is not None:
+                self._append_record(LimitRecord(self._clock.now(), limit))
 
     def _set_entry_state(
         self, study: str, question: str, state: ReleaseState, also: str | None = None

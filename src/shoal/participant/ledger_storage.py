@@ -49,7 +49,7 @@ _PRAGMAS = (
     "journal_mode = DELETE",
 )
 _MIN_SEQ = -(1 << 63)
-_SCRIPTS = ("ledger.sql", "journal.sql", "tokens.sql")
+_SCRIPTS = ("ledger.sql", "journal.sql", "tokens.sql", "budgets.sql")
 """The migrations: each makes a version of the one before it."""
 
 

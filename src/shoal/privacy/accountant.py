@@ -1,7 +1,6 @@
 """Compose events to (epsilon, delta): basic composition and zCDP.
 
-Pure functions from events to one `Loss`. The plan of a study and the label call them; the ledger
-counts the plain sum.
+Pure functions from events to one `Loss`. The plan of a study, the label and the ledger call them.
 
 The plain sum needs no assumption. For a small delta, zero-concentrated composition is tighter for
 many small releases.
@@ -189,12 +188,15 @@ class Loss:
         The guarantee of all releases together, rounded up; a delta of 1 means no guarantee.
     how
         Description of how it was composed.
+    rho
+        The zero-concentrated sum that epsilon and delta were converted from; None for a plain sum.
     """
 
     scope: Scope
     epsilon: float
     delta: float
     how: str
+    rho: float | None = None
 
     def __str__(self) -> str:
         return (
@@ -247,12 +249,13 @@ def compose_zcdp(events: Sequence[Event], delta: float) -> Loss:
     left = delta - _approximate_delta(events)
     if left <= 0:
         raise _delta_too_small_error(delta, events)
-    rho = sum_up(_event_rho(event) for event in events)
+    rho = sum_up(compute_event_rho(event) for event in events)
     return Loss(
         scope,
         rho_to_epsilon(rho, left),
         delta,
         f"zero-concentrated sum of {_format_release_count(events)}, rho {format_epsilon(rho)}",
+        rho,
     )
 
 
@@ -331,7 +334,8 @@ def _joint_adversary(adversaries: Sequence[str]) -> str:
     return "anyone no stronger than each of: " + "; ".join(named)
 
 
-def _event_rho(event: Event) -> float:
+def compute_event_rho(event: Event) -> float:
+    """Return the rho of a release, or of the part that remains apart from its delta."""
     if event.rho is None:
         return pure_epsilon_to_rho(event.epsilon)
     return min(event.rho, pure_epsilon_to_rho(event.epsilon)) if event.delta == 0 else event.rho

@@ -63,17 +63,19 @@ def from_delta_grains(n: int) -> Decimal:
     return Decimal(f"{n}e-18")
 
 
-def compute_delta_growth(epsilon: float) -> float:
-    """Return 1 + e^epsilon, rounded up.
+def compute_delta_growth(epsilon: float, n_steps: int = 2) -> float:
+    """Return the sum of e^(i epsilon) over i < n_steps, rounded up.
 
-    It is the factor by which delta grows if a release under add-remove is counted under replace.
+    It is the factor by which delta grows from neighbours to inputs that are `n_steps` neighbours
+    apart. By default it is 1 + e^epsilon: a release under add-remove is counted under replace.
 
     Notes
     -----
-    One removal and one addition: P <= e^epsilon (e^epsilon Q + delta) + delta.
+    Two steps: P <= e^epsilon (e^epsilon Q + delta) + delta. Ref: docs/theory/proofs.md, One figure.
     """
-    # Beyond 700 the exponential overflows; no delta is useful long before that.
-    return (1 + math.exp(min(epsilon, 700.0))) * (1 + 1e-14)
+    # Larger exponentials would overflow in the sum; no delta is useful long before that.
+    powers = (math.exp(min(i * epsilon, 600.0)) for i in range(n_steps))
+    return math.fsum(powers) * (1 + 1e-14)
 
 
 def float_from_grains(n: int) -> float:

@@ -13,7 +13,8 @@ from typing import Protocol, runtime_checkable
 
 from shoal.clock import Clock, ManualClock
 from shoal.errors import LocalProtocolError
-from shoal.privacy.events import Event, Unit
+from shoal.privacy.events import Event
+from shoal.privacy.ledger.charges import StudyBudget
 from shoal.privacy.ledger.limits import Limit, Period
 from shoal.privacy.ledger.records import (
     LedgerRelease,
@@ -49,17 +50,33 @@ class Ledger(Protocol):
     participant's own ledger is ``shoal.participant.ledger_file.LedgerFile``.
     """
 
-    def account(self, study: bytes, source: str, recipient: str, title: str) -> Account:
+    def account(
+        self,
+        study: bytes,
+        source: str,
+        recipient: str,
+        title: str,
+        budget: StudyBudget | None = None,
+    ) -> Account:
         """Return the ledger opened for one study, given by its digest, and one data source."""
         ...
 
     def reserve(
-        self, study: str, question: str, event: Event, *, source: str, recipient: str, title: str
+        self,
+        study: str,
+        question: str,
+        event: Event,
+        *,
+        source: str,
+        recipient: str,
+        title: str,
+        budget: StudyBudget | None = None,
     ) -> object:
         """Reserve the cost of a question.
 
         Return a `StoredPayload` if its answer is stored already, and any other object otherwise.
-        Raise `BudgetError` if the ledger refuses.
+        Raise `BudgetError` if the ledger refuses. With a budget the whole study is charged once;
+        without, its releases add up plainly.
         """
         ...
 
@@ -102,6 +119,8 @@ class Account:
         Name of the data that the study is about.
     recipient, title
         The receiver of the answers and the title of the study, for the participant's history.
+    budget
+        The budget of the whole study, if rho is composed within it.
     """
 
     ledger: Ledger
@@ -109,6 +128,7 @@ class Account:
     source: str
     recipient: str
     title: str
+    budget: StudyBudget | None = None
 
     def reserve(self, question: str, event: Event) -> object:
         return self.ledger.reserve(
@@ -118,6 +138,7 @@ class Account:
             source=self.source,
             recipient=self.recipient,
             title=self.title,
+            budget=self.budget,
         )
 
     def store(self, question: str, payload: bytes) -> None:
@@ -148,8 +169,8 @@ class MemoryLedger:
     Parameters
     ----------
     limit
-        Largest total epsilon for each unit, under the relation replace. Without a limit, nothing is
-        refused for its price.
+        Largest total epsilon of all units together, under the relation replace. Without a limit,
+        nothing is refused for its price.
     clock
         Dates the entries, and determines the current period.
 
@@ -171,12 +192,9 @@ class MemoryLedger:
         self._payloads: dict[ReleaseKey, bytes] = {}
         self._ledger_state.apply_unstored(OpeningRecord(self._clock.now()))
         if limit is not None:
-            for unit in Unit:
-                self.set_limit(
-                    Limit(
-                        unit, grains_down(limit), period=Period.EVER, delta_grains=DELTA_GRAINS - 1
-                    )
-                )
+            self.set_limit(
+                Limit(None, grains_down(limit), period=Period.EVER, delta_grains=DELTA_GRAINS - 1)
+            )
 
     @property
     def entries(self) -> Mapping[ReleaseKey, LedgerEntry]:
@@ -191,17 +209,32 @@ class MemoryLedger:
         """Set a limit, in place of an earlier one with the same `Limit.key`."""
         self._ledger_state.apply_unstored(LimitRecord(self._clock.now(), limit))
 
-    def account(self, study: bytes, source: str, recipient: str, title: str) -> Account:
-        return Account(self, study, source, recipient, title)
+    def account(
+        self,
+        study: bytes,
+        source: str,
+        recipient: str,
+        title: str,
+        budget: StudyBudget | None = None,
+    ) -> Account:
+        return Account(self, study, source, recipient, title, budget)
 
     def reserve(
-        self, study: str, question: str, event: Event, *, source: str, recipient: str, title: str
+        self,
+        study: str,
+        question: str,
+        event: Event,
+        *,
+        source: str,
+        recipient: str,
+        title: str,
+        budget: StudyBudget | None = None,
     ) -> MemoryPayload | None:
-        release = LedgerRelease(study, question, event, source, recipient, title)
+        release = LedgerRelease(study, question, event, source, recipient, title, budget)
         entry = self._ledger_state.find_entry(release)
         if entry is None:
             if self._ledger_state.limits:
-                self._ledger_state.refuse_if_over(event, source, self._clock.now())
+                self._ledger_state.refuse_if_over(release, self._clock.now())
             self._ledger_state.apply_unstored(ReserveRecord(self._clock.now(), release))
         return (
             None

@@ -28,6 +28,7 @@ from shoal.errors import LocalProtocolError, UsageError
 from shoal.messages.base import Record
 from shoal.messages.codec import dump, load
 from shoal.privacy.events import Event
+from shoal.privacy.ledger.charges import StudyBudget
 from shoal.protocols.base import (
     START,
     Abort,
@@ -204,11 +205,26 @@ class CrashingLedger:
     ledger: Ledger
     maybe_crash: Callable[[], None]
 
-    def account(self, study: bytes, source: str, recipient: str, title: str) -> Account:
-        return Account(self, study, source, recipient, title)
+    def account(
+        self,
+        study: bytes,
+        source: str,
+        recipient: str,
+        title: str,
+        budget: StudyBudget | None = None,
+    ) -> Account:
+        return Account(self, study, source, recipient, title, budget)
 
     def reserve(
-        self, study: str, question: str, event: Event, *, source: str, recipient: str, title: str
+        self,
+        study: str,
+        question: str,
+        event: Event,
+        *,
+        source: str,
+        recipient: str,
+        title: str,
+        budget: StudyBudget | None = None,
     ) -> object:
         return self._call(
             partial(
@@ -219,6 +235,7 @@ class CrashingLedger:
                 source=source,
                 recipient=recipient,
                 title=title,
+                budget=budget,
             )
         )
 

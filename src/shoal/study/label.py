@@ -17,7 +17,14 @@ from datetime import datetime
 
 from shoal.errors import SpecError
 from shoal.privacy.events import Relation, Scope, Unit
-from shoal.privacy.rounding import float_from_grains, format_epsilon, from_grains, grains_up, sum_up
+from shoal.privacy.rounding import (
+    compute_delta_growth,
+    float_from_grains,
+    format_epsilon,
+    from_grains,
+    grains_up,
+    sum_up,
+)
 from shoal.study.odds import Odds, compute_odds
 from shoal.study.pricing import AmplifiedGuarantee, BudgetLine, PricedRelease
 from shoal.study.protocol import UNDO
@@ -216,6 +223,20 @@ class Statement:
         return self.plain_sum, min(1.0, self._n_priced_weights * delta * (1 + 1e-14))
 
     @property
+    def counted(self) -> tuple[float, float]:
+        """Epsilon and delta of all that is sent, as a ledger counts them: under replace.
+
+        Notes
+        -----
+        Ref: docs/theory/proofs.md, One figure for each data source.
+        """
+        epsilon, delta = self.everything
+        if self.scope.relation is Relation.REPLACE:
+            return epsilon, delta
+        growth = compute_delta_growth(epsilon) * (1 + 1e-14)
+        return float_from_grains(2 * grains_up(epsilon)), min(1.0, delta * growth)
+
+    @property
     def odds(self) -> tuple[Odds, ...]:
         """The largest change of an observer's guess, for each question about the participant."""
         total = None if self._n_priced_weights is None else self.everything
@@ -320,14 +341,11 @@ class Statement:
             f"epsilon {format_epsilon(self.epsilon)}, delta {format_epsilon(self.delta)} "
             f"({self.how})"
         )
-        if grains_up(self.epsilon) != self._plain_grains:
-            delta = sum_up(
-                release.event.delta for release in self.releases for _ in range(release.count)
-            )
+        if self.scope.relation is Relation.ADD_REMOVE:
+            epsilon, delta = self.counted
             yield (
-                f"your ledger counts the plain sum of all releases: epsilon "
-                f"{format_epsilon(from_grains(self._plain_grains))}, delta "
-                f"{format_epsilon(min(1.0, delta))}"
+                f"your ledger counts epsilon {format_epsilon(epsilon)}, delta "
+                f"{format_epsilon(delta)}: the same guarantee under replace"
             )
         if self.paper_epsilon is not None:
             yield f"by the paper's own accounting: epsilon {format_epsilon(self.paper_epsilon)}"
@@ -384,6 +402,7 @@ class Statement:
             "delta": self.delta,
             "how": self.how,
             "everything": dict(zip(("epsilon", "delta"), self.everything, strict=True)),
+            "counted": dict(zip(("epsilon", "delta"), self.counted, strict=True)),
             "plain_sum": self.plain_sum,
             "paper_epsilon": self.paper_epsilon,
             "n_weights": self.n_weights,
@@ -401,7 +420,8 @@ class Statement:
             "budget": None
             if self.budget is None
             else {
-                name: getattr(self.budget, name) for name in ("limit", "used", "after", "period")
+                name: getattr(self.budget, name)
+                for name in ("limit", "used", "after", "period", "about")
             },
             "rests_on": list(self.rests_on),
             "not_covered": list(self.not_covered),

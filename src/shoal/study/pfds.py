@@ -163,8 +163,7 @@ class PFDSProtocol(StudyProtocol):
 
         Privacy
         -------
-        Unit record (or person), add-remove. The study's figures decide the adversary: see
-        `PFDSParams`.
+        Unit record (or person), add-remove. `PFDSParams` decides the adversary.
         """
         params: PFDSParams = design.params
         prices, tables_text = _price_questions(params), _describe_tables(params)
@@ -193,9 +192,7 @@ class PFDSProtocol(StudyProtocol):
 
     def get_error_measure(self, study: Study) -> ErrorMeasure:
         """Return the noise on a cell of a pooled table, or on a leaf."""
-        if study.variant == "plus":
-            return ErrorMeasure(_CELL_NOISE)
-        return COUNT_ERROR
+        return ErrorMeasure(_CELL_NOISE) if study.variant == "plus" else COUNT_ERROR
 
     def make_label_text(self, design: StudyDesign) -> LabelText:
         """Return the label's text about tables, trees and holders that collude."""

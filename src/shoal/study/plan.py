@@ -17,7 +17,8 @@ from shoal.errors import MechanismError
 from shoal.privacy.accountant import Loss, compose_sequential, compose_tightest
 from shoal.privacy.amplification import amplify
 from shoal.privacy.events import Event, Unit
-from shoal.privacy.rounding import format_epsilon, grains_up
+from shoal.privacy.ledger.charges import StudyBudget
+from shoal.privacy.rounding import format_epsilon
 from shoal.study.label import Statement
 from shoal.study.manifest import Manifest
 from shoal.study.odds import bound_posterior
@@ -109,8 +110,17 @@ class Plan:
 
     @property
     def total_loss(self) -> Loss:
-        """The cost of everything sent: the loss, or for the unit weight the sum of the charges."""
+        """The cost of everything sent, as a ledger counts it under the study's own relation.
+
+        It is the loss, or for the unit weight the sum of the charges.
+        """
         return compose_sequential(self.charges) if self.study.unit is Unit.WEIGHT else self.loss
+
+    @property
+    def budget(self) -> StudyBudget | None:
+        """The rho that a ledger converts for the whole study; None if its releases add up."""
+        rho = self.loss.rho
+        return None if rho is None else StudyBudget(rho, self.loss.delta)
 
     @cached_property
     def central_loss(self) -> Loss | None:
@@ -145,14 +155,6 @@ class Plan:
                 f"a person in k of the databases spends {describe_overlap_cost(study)}."
             )
         notes += self.design.protocol.list_notes(self)
-        plain = compose_sequential(self.charges)
-        if study.unit is not Unit.WEIGHT and grains_up(plain.epsilon) != grains_up(
-            self.loss.epsilon
-        ):
-            notes.append(
-                f"Your ledger counts the plain sum: epsilon {format_epsilon(plain.epsilon)}, delta "
-                f"{format_epsilon(plain.delta)}. The guarantee is the zero-concentrated sum."
-            )
         return tuple(notes)
 
     def make_statement(self, budget: BudgetLine | None = None, digest: str = "") -> Statement:
@@ -205,7 +207,7 @@ class Plan:
                 for release in self.releases
             ],
             "total": self.loss.to_dict(),
-            "charged": compose_sequential(self.charges).to_dict(),
+            "charged": self.total_loss.to_dict(),
             "central": None if self.central_loss is None else self.central_loss.to_dict(),
             "paper_epsilon": self.paper_epsilon,
             "forecasts": [

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from shoal.errors import SpecError
 from shoal.privacy.accountant import epsilon_to_rho, rho_to_epsilon
 from shoal.privacy.events import Event
-from shoal.privacy.rounding import format_epsilon, format_epsilon_down
+from shoal.privacy.rounding import format_epsilon, format_epsilon_down, from_grains, grains_up
 from shoal.study.spec import Queries, Study
 from shoal.text import clean_text
 
@@ -81,23 +81,31 @@ class BudgetLine:
     Parameters
     ----------
     limit, used, after
-        Epsilons: allowed, spent before, spent when this study is done.
+        Epsilons: allowed, spent before, spent when this study is done. ``used`` and ``after`` are
+        sums over all studies and protocols that the limit counts.
     period
         Such as ``"a year"`` or ``"in all"``.
+    about
+        What the limit counts, in words that can follow the period; may be empty.
     """
 
     limit: float
     used: float
     after: float
     period: str
+    about: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "period", clean_text(self.period))
+        for name in ("period", "about"):
+            object.__setattr__(self, name, clean_text(getattr(self, name)))
 
     def __str__(self) -> str:
+        about = f" {self.about}" if self.about else ""
+        cost = from_grains(max(0, grains_up(self.after) - grains_up(self.used)))
         line = (
-            f"epsilon {format_epsilon_down(self.limit)} {self.period}; used "
-            f"{format_epsilon(self.used)}; after this {format_epsilon(self.after)}"
+            f"epsilon {format_epsilon_down(self.limit)} {self.period}{about}; used "
+            f"{format_epsilon(self.used)}; this study counts {format_epsilon(cost)}; after this "
+            f"{format_epsilon(self.after)}"
         )
         return (
             f"{line}. This exceeds your limit: the ledger will refuse it."

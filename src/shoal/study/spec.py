@@ -130,7 +130,7 @@ class Privacy(StudyTable):
     )
     delta: Annotated[float, Field(ge=0, le=0.01), NormalizeZero] = Field(
         default=0.0,
-        description="Probability that the guarantee fails: trust shuffled (required), trust "
+        description="Limits how often the loss may exceed epsilon: trust shuffled (required), trust "
         "secure-sum of pfds, and ddml.",
     )
     unit: Literal["person", "record", "update", "weight"] = Field(

@@ -260,7 +260,7 @@ def _check_delta(study: Study) -> Iterator[StudyProblem]:
         yield StudyProblem(
             "SPEC-011",
             ("privacy",),
-            "Trust shuffled needs a delta: its guarantee fails with a small probability.",
+            "Trust shuffled needs a delta: its smaller figure does not hold without one.",
             "delta = 1e-6",
         )
     yield from get_protocol(study).check_delta(study)

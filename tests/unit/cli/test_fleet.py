@@ -143,6 +143,7 @@ def test_fleet_of_holders_writes_releases(folder: Path, capsys: pytest.CaptureFi
             coordinator.url,
             study=PFDS.short_digest,
             ledger=folder / "me.db",
+            new_ledger=True,
             read_only=True,
             out=folder / "mine",
             json=True,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shoal.cli.identity import identity
-from shoal.errors import SpecError
+from shoal.errors import SpecError, StoreError
 from shoal.study.attachments import load_roster, parse_roster
 
 
@@ -17,10 +17,10 @@ def test_identity_prints_same_key_each_time(
 ) -> None:
     keys = []
     for name in ("north", "south"):
-        identity(name=name, ledger=tmp_path / "ledger.db")
+        identity(name=name, ledger=tmp_path / "ledger.db", new_ledger=True)
         [member] = parse_roster(capsys.readouterr().out)
         keys.append(member.key.hex())
-    identity(ledger=tmp_path / "ledger.db", json=True)
+    identity(ledger=tmp_path / "ledger.db", new_ledger=True, json=True)
     told = json.loads(capsys.readouterr().out)
     assert {told["key"], *keys} == {keys[0]} and told["ledger"] == str(tmp_path / "ledger.db")
 
@@ -31,7 +31,7 @@ def test_identity_output_can_be_appended_to_roster(
     names = ["north", 'Zürich "1"', "𝓝\\x"]
     with (tmp_path / "roster.toml").open("a", encoding="utf-8") as roster:
         for i, name in enumerate(names):
-            identity(name=name, ledger=tmp_path / f"{i}.db")
+            identity(name=name, ledger=tmp_path / f"{i}.db", new_ledger=True)
             printed = capsys.readouterr().out
             assert printed.endswith("\n# next      shoal join URL --data rows.csv\n")
             roster.write(printed)
@@ -44,5 +44,18 @@ def test_identity_output_can_be_appended_to_roster(
 @pytest.mark.parametrize("name", ["", "two\nlines", "x" * 1000])
 def test_identity_rejects_invalid_name(name: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError) as refused:
-        identity(name=name, ledger=tmp_path / "ledger.db")
+        identity(name=name, ledger=tmp_path / "ledger.db", new_ledger=True)
     assert refused.value.code == "MANIFEST-002"
+
+
+def test_identity_without_terminal_needs_new_ledger(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "ledger.db"
+    with pytest.raises(StoreError, match="LEDGER-010") as refused:
+        identity(ledger=path)
+    assert "--new-ledger" in (refused.value.fix or "") and not path.exists()
+    identity(ledger=path, new_ledger=True)
+    assert capsys.readouterr().err.startswith(f"A new ledger starts at {path}; earlier studies")
+    identity(ledger=path)
+    assert capsys.readouterr().err == ""

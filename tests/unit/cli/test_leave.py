@@ -63,6 +63,7 @@ def test_leave_keeps_sent_answers_and_notifies_coordinator(
             data=data,
             yes=True,
             max_epsilon="4",
+            new_ledger=True,
             json=True,
         )
         capsys.readouterr()
@@ -92,6 +93,7 @@ def test_leave_with_unreachable_coordinator_suggests_retry(
             data=str(write_csv(folder / "rows.csv", 5)),
             yes=True,
             max_epsilon="4",
+            new_ledger=True,
             json=True,
         )
     capsys.readouterr()
@@ -174,7 +176,15 @@ def test_leave_with_unreadable_manifest_notifies_nobody(
 def test_leave_twice_changes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, data = folder / "me.db", str(write_csv(folder / "rows.csv", 5))
     with live(folder, DDML) as coordinator:
-        join(coordinator.url, ledger=path, data=data, yes=True, max_epsilon="4", json=True)
+        join(
+            coordinator.url,
+            ledger=path,
+            data=data,
+            yes=True,
+            max_epsilon="4",
+            new_ledger=True,
+            json=True,
+        )
         before = entries(path)
         leave(DDML.short_digest, ledger=path)
         capsys.readouterr()

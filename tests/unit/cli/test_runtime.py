@@ -111,13 +111,15 @@ def test_signal_ends_join_that_waits_for_a_coordinator(
             str(tmp_path / "rows.csv"),
             "--ledger",
             str(tmp_path / "me.db"),
+            "--new-ledger",
             "--json",
         )
         accepted, _ = silent.accept()
         with accepted:
             assert accepted.recv(1)
             _, out, err = stop_process(process, number)
-    assert json.loads(out)["error"]["code"] == "USAGE-003" and err == ""
+    assert json.loads(out)["error"]["code"] == "USAGE-003"
+    assert err.startswith("A new ledger starts at ") and err.count("\n") == 1
 
 
 @SIGNALS

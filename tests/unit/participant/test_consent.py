@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from shoal.participant.consent import (
 from shoal.participant.ledger_file import LedgerFile
 from shoal.privacy.events import LOCAL_PERSON, Event, Relation, Unit
 from shoal.privacy.ledger.limits import Limit, Period
-from shoal.privacy.rounding import grains_down, grains_up
+from shoal.privacy.rounding import float_from_grains, from_grains, grains_down, grains_up
 from shoal.study.handle import StudyHandle
 from shoal.study.loader import parse_study_text
 from shoal.study.manifest import Manifest
@@ -199,16 +200,53 @@ def test_offer_without_limit_has_no_budget_line_and_is_refused(
     assert refused.value.code == "BUDGET-001"
 
 
-def test_price_is_larger_of_label_and_ledger(
-    ledger: LedgerFile,
-) -> None:
-    """Gaussian noise composes to less than the plain sum of the charges; the label states that."""
+def test_price_is_figure_that_ledger_counts(ledger: LedgerFile) -> None:
+    """Gaussian noise composes to less than the plain sum; add-remove counts twice under replace."""
     sums = ('trust = "local"', 'trust = "secure-sum"'), ("[privacy]", "[privacy]\ndelta = 1e-6")
     one = make_priced_offer(make_manifest("pfds", *sums), ledger)
-    stated, counted = grains_up(one.statement.everything[0]), grains_up(one.total_event.epsilon)
-    assert stated < counted and grains_up(float(one.price)) == counted
-    with pytest.raises(ConsentError, match="as your ledger counts it"):
-        refuse(one, ledger, one.statement.everything[0])
+    stated = grains_up(one.statement.epsilon)
+    assert stated == grains_up(one.total_event.epsilon) < grains_up(one.statement.plain_sum)
+    assert one.price == from_grains(2 * stated)
+    refuse(one, ledger, float_from_grains(2 * stated))
+    with pytest.raises(
+        ConsentError, match=r"which counts as .* under replace; you allow"
+    ) as caught:
+        refuse(one, ledger, one.statement.epsilon)
+    assert "as your ledger counts it" in (caught.value.why or "")
+    ledger.set_limit(Limit(None, grains_down(40.0), delta_grains=10**14, max_rows_per_person=3))
+    declared = make_priced_offer(one.manifest, ledger)
+    assert declared.price == from_grains(6 * stated)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "limit", "words"),
+    [
+        ("anonml", {}, "a year for everything about one person, in all studies together;"),
+        ("ddml", {}, "a year for everything about one person, in all studies together;"),
+        ("pfds", {}, "for everything about one row, in all studies together (a person with"),
+        ("pfds", {"max_rows_per_person": 3}, "about one person with up to 3 rows, in all"),
+        ("pfds", {"unit": Unit.RECORD}, "for the unit record alone;"),
+        ("anonml", {"source": "me.csv"}, "together, from me.csv;"),
+    ],
+)
+def test_label_says_what_limit_counts(
+    protocol: str, limit: dict[str, Any], words: str, ledger: LedgerFile
+) -> None:
+    ledger.set_limit(Limit(**{"unit": None, "grains": grains_down(0.1), **limit}))
+    budget = make_priced_offer(make_manifest(protocol), ledger).statement.budget
+    assert words in str(budget)
+
+
+def test_label_shows_sum_over_protocols_and_second_study_is_refused(ledger: LedgerFile) -> None:
+    """Attack: epsilon 4 through AnonML and 4 more through DDML, whose label said "used 0"."""
+    spend(ledger, 4.0)
+    one = make_priced_offer(make_manifest("ddml"), ledger)
+    assert one.total_event.scope.unit is Unit.UPDATE
+    budget = one.statement.budget
+    assert budget is not None and (budget.used, budget.limit) == (4.0, 4.0)
+    assert "the ledger will refuse" in str(one.statement.budget)
+    with pytest.raises(BudgetError, match=r"0 of your yearly limit of 4\.0 is left"):
+        refuse(one, ledger)
 
 
 def test_refuse_if_voided_raises_for_voided_answers(ledger: LedgerFile) -> None:

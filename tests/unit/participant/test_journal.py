@@ -317,8 +317,8 @@ def test_transaction_passes_errors_of_caller_through(path: Path) -> None:
         raise ConnectionError
 
 
-LATER = ("journal.sql", "tokens.sql")
-"""What was added by version 2, and by version 3."""
+LATER = ("journal.sql", "tokens.sql", "budgets.sql")
+"""What was added by version 2, by version 3 and by version 4."""
 
 
 def make_old_ledger(path: Path, version: int = 1) -> None:
@@ -337,7 +337,7 @@ def make_old_ledger(path: Path, version: int = 1) -> None:
         db.execute(f"PRAGMA user_version = {version}")
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 @pytest.mark.parametrize("kind", [LedgerFile, Journal])
 def test_open_migrates_older_ledger(
     path: Path, kind: type[LedgerFile] | type[Journal], version: int
@@ -350,7 +350,7 @@ def test_open_migrates_older_ledger(
         assert journal.record_study(STUDY) == STUDY
         assert journal.list_studies() == (STUDY,)
     with closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (3,)
+        assert db.execute("PRAGMA user_version").fetchone() == (4,)
 
 
 def test_open_leaves_damaged_older_ledger_unchanged(path: Path) -> None:

@@ -8,6 +8,7 @@ import sqlite3
 import stat
 from collections.abc import Callable
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ from shoal.participant.ledger_file import (
     StoredRelease,
 )
 from shoal.participant.ledger_storage import find_ledger_path
-from shoal.privacy.events import LOCAL_PERSON, Event, Unit
+from shoal.privacy.accountant import rho_to_epsilon
+from shoal.privacy.events import LOCAL_PERSON, Event, Relation, Scope, Unit
+from shoal.privacy.ledger.charges import StudyBudget
 from shoal.privacy.ledger.limits import DEFAULT_LIMITS, Limit
 from shoal.privacy.ledger.records import ReleaseState
 from shoal.privacy.rounding import grains_down, grains_up
@@ -70,6 +73,12 @@ def walk(ledger: LedgerFile, question: str, state: ReleaseState) -> None:
         ledger.mark_sent("d1", question)
     if state is ReleaseState.VOIDED:
         ledger.void("d1", question)
+
+
+def remaining(ledger: LedgerFile) -> int | None:
+    """Return what is left of the only limit."""
+    [usage] = ledger.limits()
+    return usage.remaining
 
 
 def edit(path: Path, sql: str, *values: object) -> None:
@@ -113,7 +122,7 @@ def test_release_states_persist_after_reopening(path: Path) -> None:
         assert (entry.state, entry.size, entry.spent_at) == (ReleaseState.SENT, 5, clock.now())
         assert (entry.release.recipient, entry.release.title) == ("https://x.org", "Sleep")
         assert [(total.spent, total.held) for total in ledger.totals()] == [(grains_up(0.5), 0)]
-        assert ledger.compute_remaining(EVENT, "me.csv") == grains_down(3.5)
+        assert remaining(ledger) == grains_down(3.5)
         assert ledger.list_pending() == ()
 
 
@@ -175,7 +184,7 @@ def test_void_frees_cost_and_deletes_bytes(path: Path) -> None:
             with pytest.raises(LocalProtocolError, match="is voided and cannot become stored"):
                 ledger.store("d1", question, b"noise for q2")
         assert ledger.totals() == ledger.list_pending() == ledger.list_history() == ()
-        assert ledger.compute_remaining(EVENT, "me.csv") == grains_down(4.0)
+        assert remaining(ledger) == grains_down(4.0)
     assert b"noise for q2" not in path.read_bytes()
 
 
@@ -244,11 +253,12 @@ def test_new_year_frees_spent_amount_but_not_held_amount(path: Path) -> None:
     with open_ledger(path, clock) as ledger:
         walk(ledger, "q1", ReleaseState.SENT)
         walk(ledger, "q2", ReleaseState.STORED)
-        assert ledger.compute_remaining(EVENT, "me.csv") == grains_down(3.0)
+        assert remaining(ledger) == grains_down(3.0)
         clock.advance(366 * 24 * 3600)
-        assert ledger.compute_remaining(EVENT, "me.csv") == grains_down(3.5)
+        ledger.confirm_date()
+        assert remaining(ledger) == grains_down(3.5)
         ledger.mark_sending("d1", "q2")
-        assert ledger.compute_remaining(EVENT, "me.csv") == grains_down(3.5)
+        assert remaining(ledger) == grains_down(3.5)
 
 
 def test_two_open_ledgers_see_each_others_records(path: Path) -> None:
@@ -293,7 +303,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: (path.unlink(), edit(path, "CREATE TABLE log (seq)")),
         "LEDGER-004",
     ),
-    "newer": (lambda path: edit(path, "PRAGMA user_version = 4"), "LEDGER-005"),
+    "newer": (lambda path: edit(path, "PRAGMA user_version = 5"), "LEDGER-005"),
     "older": (lambda path: edit(path, "PRAGMA user_version = 0"), "LEDGER-006"),
     "another table": (lambda path: edit(path, "CREATE TABLE extra (x)"), "LEDGER-006"),
     "no outbox": (lambda path: edit(path, "DROP TABLE outbox"), "LEDGER-006"),
@@ -378,7 +388,7 @@ def test_verify_detects_change_of_any_row(path: Path, column: str) -> None:
 def test_damaged_ledger_is_unlocked_while_error_exists(path: Path) -> None:
     with open_ledger(path) as ledger:
         walk(ledger, "q1", ReleaseState.SENT)
-    edit(path, "DELETE FROM log WHERE seq = 7")
+    edit(path, "DELETE FROM log WHERE seq = 5")
     with pytest.raises(IntegrityError):
         open_ledger(path)
     with closing(sqlite3.connect(path, timeout=0)) as db:
@@ -389,13 +399,13 @@ def test_verify_detects_deleted_and_exchanged_rows(path: Path) -> None:
     with open_ledger(path) as ledger:
         walk(ledger, "q1", ReleaseState.SENT)
     good = path.read_bytes()
-    edit(path, "DELETE FROM log WHERE seq = 7")
+    edit(path, "DELETE FROM log WHERE seq = 5")
     assert outcome(path, LedgerFile.totals).code == "LEDGER-006"
     path.write_bytes(good)
     for sql in (
-        "UPDATE log SET seq = -1 WHERE seq = 7",
-        "UPDATE log SET seq = 7 WHERE seq = 8",
-        "UPDATE log SET seq = 8 WHERE seq = -1",
+        "UPDATE log SET seq = -1 WHERE seq = 5",
+        "UPDATE log SET seq = 5 WHERE seq = 6",
+        "UPDATE log SET seq = 6 WHERE seq = -1",
     ):
         edit(path, sql)
     assert outcome(path, LedgerFile.totals).code == "LEDGER-006"
@@ -571,3 +581,123 @@ def test_list_unsent_returns_bytes_of_unacknowledged_answers(path: Path) -> None
         assert list(found) == ["stored", "sending"]
         assert found == {question: ledger.read_payload("d1", question) for question in found}
         assert ledger.list_unsent("d2") == {}
+
+
+def make_version_3(path: Path) -> None:
+    """Write the ledger of an earlier version: three limits for single units, one of them raised."""
+    path.parent.mkdir(mode=0o700)
+    script = Path(__file__).parents[2] / "vectors" / "ledger_version_3.sql"
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(script.read_text("utf-8"))
+
+
+def test_ledger_of_version_3_gets_limit_on_all_units_and_counts_no_less(path: Path) -> None:
+    make_version_3(path)
+    with open_ledger(path) as ledger:
+        ledger.verify("22:1d691fd62151d44a3b43a68ee33da3e4")
+        assert [entry.state.value for entry in ledger.entries()] == [
+            "sent",
+            "sent",
+            "sent",
+            "stored",
+            "voided",
+        ]
+        usages = {usage.limit.unit: usage for usage in ledger.limits()}
+        assert {unit: usage.limit.grains for unit, usage in usages.items()} == {
+            Unit.PERSON: grains_down(6.0),
+            Unit.RECORD: grains_down(4.0),
+            Unit.UPDATE: grains_down(4.0),
+            None: grains_down(6.0),
+        }, "the owner's limits stay, and the sum has the largest of them"
+        # Releases of an older version have a rho but no budget, and are added plainly.
+        assert usages[None].spent == grains_up(1.5 + 2.0 + 2 * 0.5)
+        assert usages[None].held == grains_up(2 * 0.5)
+        update = Event("k-closest", {}, Scope(Unit.UPDATE, Relation.REPLACE, "everyone"), 0.6)
+        with pytest.raises(BudgetError, match=r"BUDGET-002.*0\.5 of your yearly limit of 6\.0"):
+            reserve(ledger, event=update)
+        ledger.set_limit(Limit(Unit.UPDATE, grains_down(2.0)))
+        with pytest.raises(BudgetError, match=r"BUDGET-002.*0 of your yearly limit of 2\.0"):
+            reserve(ledger, event=Event("k-closest", {}, update.scope, 0.1))
+        head = ledger.read_head()
+    with open_ledger(path) as ledger:
+        assert ledger.read_head() == head, "the limit is added once"
+
+
+def test_release_reserved_by_older_version_is_resumed_with_budget(path: Path) -> None:
+    """A study is resumed after an upgrade: the old releases are part of its budget."""
+    make_version_3(path)
+    with open_ledger(path) as ledger:
+        old = ledger.find_entry("p1", "tables/1")
+        budget = StudyBudget(0.024, 1e-6)
+        again = ledger.reserve(
+            "p1",
+            "tables/1",
+            old.event,
+            source="me.csv",
+            recipient="https://x.org",
+            title="A study",
+            budget=budget,
+        )
+        assert isinstance(again, StoredRelease) and again.payload == b"noisy tables/1"
+        ledger.reserve(
+            "p1",
+            "tables/2",
+            old.event,
+            source="me.csv",
+            recipient="https://x.org",
+            title="A study",
+            budget=budget,
+        )
+        after, whole = ledger.limits()[-1], grains_up(rho_to_epsilon(*budget))
+        assert after.limit.unit is None
+        assert after.spent + after.held == grains_up(1.5 + 2.0) + 2 * whole
+
+
+DAY = 24 * 3600
+
+
+def test_clock_that_runs_ahead_does_not_free_budget(path: Path) -> None:
+    """Attack: the clock is set to the next year, and the yearly budget is full again."""
+    clock = ManualClock(datetime(2030, 11, 1, tzinfo=UTC))
+    with open_ledger(path, clock) as ledger:
+        walk(ledger, "q1", ReleaseState.SENT)
+        walk(ledger, "q2", ReleaseState.STORED)
+        clock.advance(30 * DAY)
+        ledger.check_clock()
+        clock.advance(32 * DAY)
+        for act in (
+            ledger.check_clock,
+            lambda: reserve(ledger, "q3"),
+            lambda: ledger.mark_sending("d1", "q2"),
+        ):
+            with pytest.raises(StoreError, match="LEDGER-012") as refused:
+                act()
+        assert refused.value.what == (
+            "Your clock shows 2031-01-02, 62 days after the last record of the ledger, 2030-11-01."
+        )
+        assert (refused.value.fix or "").endswith("--date 2031-01-02")
+        assert ledger.find_entry("d1", "q2").state is ReleaseState.STORED
+        assert ledger.mark_sending("d1", "q1") == b"noise for q1", "spent already"
+        # Records that need no budget do not show the date.
+        ledger.set_limit(Limit(None, grains_down(3.0)))
+        ledger.void("d1", "q2")
+        with pytest.raises(StoreError, match="LEDGER-012"):
+            ledger.check_clock()
+        ledger.confirm_date()
+        head = ledger.read_head()
+        ledger.confirm_date()
+        assert ledger.read_head() == head, "nothing to confirm"
+        reserve(ledger, "q3")
+    with open_ledger(path, clock) as ledger:
+        ledger.check_clock()
+
+
+def test_each_release_moves_the_date_of_the_ledger(path: Path) -> None:
+    clock = ManualClock()
+    with open_ledger(path, clock) as ledger:
+        for i in range(4):
+            clock.advance(20 * DAY)
+            reserve(ledger, f"q{i}")
+            clock.advance(20 * DAY)
+            ledger.store("d1", f"q{i}", b"noisy")
+            ledger.mark_sending("d1", f"q{i}")

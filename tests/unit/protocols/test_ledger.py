@@ -23,7 +23,7 @@ Both = MemoryLedger | LedgerFile
 
 
 def limit(epsilon: float) -> Limit:
-    return Limit(LOCAL_PERSON.unit, grains_down(epsilon), period=Period.EVER)
+    return Limit(None, grains_down(epsilon), period=Period.EVER)
 
 
 @pytest.fixture(params=["memory", "file"])

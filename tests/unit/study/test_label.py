@@ -90,13 +90,13 @@ def test_label_text_contains_everything_needed_for_consent():
         "epsilon 2.0, delta 0 (plain sum)",
         "your answer (random-response): epsilon 2.0",
         "at most 88.1 of 100.",
-        "epsilon 4.0 a year; used 1.3; after this 3.3",
+        "epsilon 4.0 a year; used 1.3; this study counts 2.0; after this 3.3",
         "Not covered that you enrolled what the model says about people like you",
         "What was already sent cannot be taken back.",
     ):
         assert part in text
     assert "imulation" not in text
-    assert "plain sum of all releases" not in text
+    assert "your ledger counts" not in text
     plain, experts = text.split("FOR EXPERTS")
     assert "epsilon" not in plain.split("Your limit")[0] and "odds" not in experts
 
@@ -255,20 +255,29 @@ def test_shuffled_label_states_local_and_central_guarantee():
     )
 
 
-def test_composed_guarantee_also_shows_the_plain_sum():
+def test_composed_guarantee_is_what_the_ledger_counts():
     label = make_statement(
         epsilon=4.3,
         delta=1e-6,
         how="zero-concentrated sum",
         releases=(PricedRelease("a table", make_event(0.1), 100),),
     )
-    assert (
-        "epsilon 4.3, delta 1e-06 (zero-concentrated sum) your ledger counts the plain sum of all "
-        "releases: " in read_label(label)
-    )
-    assert "of all releases: epsilon 10.0, delta 0 " in read_label(label)
+    assert "epsilon 4.3, delta 1e-06 (zero-concentrated sum) Releases" in read_label(label)
+    assert label.counted == label.everything == (4.3, 1e-6)
     assert "100 x a table (random-response): epsilon 0.1 each" in read_label(label)
     assert label.to_dict()["plain_sum"] == label.plain_sum == 10.0
+
+
+def test_label_shows_what_the_ledger_counts_under_replace():
+    scope = Scope(Unit.RECORD, Relation.ADD_REMOVE, "everyone")
+    release = PricedRelease("a table", Event("test", {}, scope, 0.5, 1e-6))
+    label = make_statement(scope=scope, epsilon=0.5, delta=1e-6, releases=(release,))
+    assert label.counted[0] == 1.0 and label.counted[1] == pytest.approx(2.6487e-6, rel=1e-4)
+    assert (
+        "your ledger counts epsilon 1.0, delta 2.649e-06: the same guarantee under replace"
+        in read_label(label)
+    )
+    assert label.to_dict()["counted"] == {"epsilon": 1.0, "delta": label.counted[1]}
 
 
 def test_label_also_shows_the_accounting_of_the_paper():
@@ -290,7 +299,7 @@ def test_budget_line_says_if_the_limit_is_exceeded():
     )
     assert (
         str(BudgetLine(2 / 3, 0.0, 1 / 3, "in all"))
-        == "epsilon 0.6666 in all; used 0; after this 0.3334"
+        == "epsilon 0.6666 in all; used 0; this study counts 0.3334; after this 0.3334"
     )
 
 
@@ -337,7 +346,13 @@ def test_label_dict_is_json_with_every_figure():
     assert data["releases"][0]["name"] == "your answer"
     assert data["releases"][0]["epsilon"] == 2.0
     assert [move["to_at_most"] for move in data["odds"][0]["moves"]] == [7.0, 45.1, 88.1]
-    assert data["budget"] == {"limit": 4.0, "used": 1.3, "after": 3.3, "period": "a year"}
+    assert data["budget"] == {
+        "limit": 4.0,
+        "used": 1.3,
+        "after": 3.3,
+        "period": "a year",
+        "about": "",
+    }
     assert data["shuffled"] is None
 
 

@@ -17,9 +17,9 @@ from shoal.mechanisms.laplace import DiscreteLaplace
 from shoal.mechanisms.sensitivity import CellCounts
 from shoal.messages.base import Array
 from shoal.messages.codec import encode
-from shoal.privacy.accountant import compose_sequential, compose_zcdp
+from shoal.privacy.accountant import compose_sequential, compose_zcdp, rho_to_epsilon
 from shoal.privacy.events import Relation, Unit
-from shoal.privacy.rounding import format_epsilon
+from shoal.privacy.rounding import format_epsilon, from_grains, grains_up
 from shoal.protocols.pfds import tables
 from shoal.protocols.pfds.analysis import compute_expected_leaves
 from shoal.protocols.pfds.messages import HolderTables, PFDSAsk, PFDSScriptState
@@ -574,24 +574,15 @@ class TestPrice:
         )
         assert compose_sequential(plan.charges).delta <= privacy["delta"]
 
-    def test_gaussian_plan_also_shows_the_plain_sum(self) -> None:
+    def test_ledger_is_charged_the_loss_of_a_gaussian_plan(self) -> None:
         plan = plan_study(**GAUSS)
-        charged = compose_sequential(plan.charges)
-        assert charged.epsilon > 2 * plan.loss.epsilon
-        figures = (
-            f"epsilon {format_epsilon(charged.epsilon)}, delta {format_epsilon(charged.delta)}"
-        )
-        assert plan.notes == (
-            f"Your ledger counts the plain sum: {figures}. The guarantee is the zero-concentrated "
-            "sum.",
-        )
-        assert f"your ledger counts the plain sum of all releases: {figures}" in read_label(plan)
-        assert (
-            plan.to_dict()["charged"] == charged.to_dict()
-            and plan.to_dict()["total"] == plan.loss.to_dict()
-        )
-        # A single release equals its sum.
-        assert plan_study(**GAUSS, label=CLASSES).notes == () == plan_study(**SUMS).notes
+        assert compose_sequential(plan.charges).epsilon > 2 * plan.loss.epsilon
+        assert plan.budget is not None and plan.notes == ()
+        assert rho_to_epsilon(*plan.budget) == plan.loss.epsilon
+        assert plan.to_dict()["charged"] == plan.to_dict()["total"] == plan.loss.to_dict()
+        twice = format_epsilon(from_grains(2 * grains_up(plan.loss.epsilon)))
+        assert f"your ledger counts epsilon {twice}, delta " in read_label(plan)
+        assert plan_study(**SUMS).budget is None
 
     def test_noise_grows_with_rows_of_a_person_at_the_same_price(self) -> None:
         for more in ({}, SUMS, PAPER):

@@ -113,6 +113,7 @@ def run_attempt(
             repr(epsilon),
             "--ledger",
             "me.db",
+            "--new-ledger",
             "--out",
             "mine",
             "--json",
@@ -177,8 +178,7 @@ def _read_ledger(path: Path) -> dict[str, Any]:
     """Return the entry, totals and limit of one participant's ledger."""
     with LedgerFile(path, SystemClock()) as ledger:
         head = str(ledger.verify())
-        [total], [entry] = ledger.totals(), ledger.entries()
-        [limit] = [usage for usage in ledger.limits() if usage.limit.unit is entry.event.scope.unit]
+        [total], [entry], [limit] = ledger.totals(), ledger.entries(), ledger.limits()
         return {
             "state": entry.state.value,
             "spent": format_epsilon(from_grains(total.spent)),

@@ -52,8 +52,7 @@ def run_one_person(epsilon: float, entropy: Entropy, path: Path) -> dict[str, An
         ledger.store(_STUDY, "sleep", survey.encode(survey.report(truth, entropy)))
         sent = ledger.mark_sending(_STUDY, "sleep")
         ledger.mark_sent(_STUDY, "sleep")
-        [total] = ledger.totals()
-        [limit] = [usage for usage in ledger.limits() if usage.limit.unit is survey.scope.unit]
+        [total], [limit] = ledger.totals(), ledger.limits()
         return {
             "truth": ANSWERS[truth],
             "sent": ANSWERS[survey.decode(sent)],

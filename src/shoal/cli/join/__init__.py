@@ -26,6 +26,7 @@ from shoal.cli.join.view import (
     make_sent_data,
     show_progress,
 )
+from shoal.cli.ledger.paths import announce_ledger, check_date
 from shoal.cli.ledger.view import format_totals, make_total_data
 from shoal.cli.output import emit
 from shoal.cli.runtime import run_async
@@ -65,6 +66,8 @@ class JoinOptions:
     out: Path | None
     read_only: bool
     review: bool
+    new_ledger: bool
+    date: str | None
     json: bool
 
     @property
@@ -106,12 +109,15 @@ def join(
     out: Path | None = None,
     read_only: bool = False,
     review: bool = False,
+    new_ledger: bool = False,
+    date: str | None = None,
     json: bool = False,
 ) -> None:
     """Take part in a study: read its label, agree, answer and wait.
 
     Run the same command again to resume. Without a terminal nothing is asked: --yes and
-    --max-epsilon are needed, and also --study for a new study of a coordinator that you know.
+    --max-epsilon are needed, also --study for a new study of a coordinator that you know, and
+    --new-ledger for your first study.
 
     Parameters
     ----------
@@ -147,6 +153,11 @@ def join(
         Share nothing, and read what the holders of a pfds study share.
     review
         Read a study that has changed since you agreed, and agree again or decline.
+    new_ledger
+        Start a new ledger if there is none. It does not know what you sent in earlier studies.
+    date
+        Today's date in UTC, such as 2030-01-31. It is needed without a terminal if the clock is
+        more than 30 days ahead of the ledger's last record.
     json
         Print one JSON object.
     """
@@ -176,6 +187,8 @@ def join(
         out,
         read_only,
         review,
+        new_ledger,
+        date,
         json,
     )
     if out is not None:
@@ -185,7 +198,7 @@ def join(
 
 async def _run_join(options: JoinOptions) -> None:
     async with AsyncExitStack() as stack:
-        path = options.ledger or find_ledger_path()
+        path = announce_ledger(options.ledger or find_ledger_path(), new_ledger=options.new_ledger)
         session = await stack.enter_async_context(
             open_session(path, options.url, SystemClock(), SystemEntropy(), options.make_path())
         )
@@ -194,6 +207,9 @@ async def _run_join(options: JoinOptions) -> None:
         if options.via is None:
             session = await _reroute(stack, options, session, offer.manifest)
         session.refuse_role(offer, options.role)
+        if options.role == "sharer":
+            now = session.clock.now()
+            check_date(session.ledger, now, options.date, can_ask=options.can_ask)
         if session.find_joined(offer) is None:
             await _check_path(options, session, offer)
         rests_on_relay = _rests_on_relay(options, session, offer)

@@ -16,7 +16,7 @@ from shoal.data.schema import FittedRows
 from shoal.messages.codec import to_json
 from shoal.participant.consent import PricedOffer
 from shoal.participant.preview import ShownAnswer
-from shoal.privacy.ledger.state import SPENT_STATES, LedgerEntry
+from shoal.privacy.ledger.state import SPENT_STATES, LedgerEntry, sum_prices
 from shoal.privacy.rounding import format_epsilon, from_delta_grains, from_grains
 from shoal.study.manifest import shorten_digest
 from shoal.text import escape_text, format_count
@@ -195,11 +195,12 @@ def make_sent_data(entries: Sequence[LedgerEntry]) -> dict[str, object]:
     """Return totals of what was sent in a study, for ``--json``; a study has one unit."""
     spent = [entry for entry in entries if entry.state in SPENT_STATES]
     scope = spent[0].event.scope if spent else None
+    epsilon, delta = sum_prices(spent)
     return {
         "questions": len(spent),
         "bytes": sum(entry.size or 0 for entry in spent),
-        "epsilon": float(from_grains(sum(entry.cost for entry in spent))),
-        "delta": float(from_delta_grains(sum(entry.delta for entry in spent))),
+        "epsilon": float(from_grains(epsilon)),
+        "delta": float(from_delta_grains(delta)),
         "unit": None if scope is None else scope.unit.value,
         "relation": None if scope is None else scope.relation.value,
     }
@@ -210,10 +211,8 @@ def format_sent(entries: Sequence[LedgerEntry]) -> str:
     spent = [entry for entry in entries if entry.state in SPENT_STATES]
     if not spent:
         return "nothing"
-    epsilon, delta = (
-        from_grains(sum(entry.cost for entry in spent)),
-        from_delta_grains(sum(entry.delta for entry in spent)),
-    )
+    grains, delta_grains = sum_prices(spent)
+    epsilon, delta = from_grains(grains), from_delta_grains(delta_grains)
     n_bytes, scope = sum(entry.size or 0 for entry in spent), spent[0].event.scope
     price = (
         f"epsilon {format_epsilon(epsilon)}, delta {format_epsilon(delta)} (unit: "

@@ -15,6 +15,7 @@ from cyclopts import App
 from shoal.cli.arguments import make_source_name
 from shoal.cli.ledger.page import page
 from shoal.cli.ledger.paths import (
+    announce_ledger,
     check_output_file,
     require_ledger,
     write_private_text,
@@ -130,34 +131,38 @@ def limit(
     delta: str | None = None,
     releases: str | None = None,
     per: Period = Period.YEAR,
-    unit: Unit = Unit.PERSON,
+    unit: Unit | None = None,
     relation: Relation = Relation.REPLACE,
     source: str | None = None,
     feature: str | None = None,
+    max_rows_per_person: str | None = None,
     remove: bool = False,
     ledger: Path | None = None,
+    new_ledger: bool = False,
     json: bool = False,
 ) -> None:
     """List the limits, or set one.
 
-    A release is refused unless a limit on epsilon applies to it. A new ledger has limits of epsilon
-    4.0 a year for each unit, under replace. If several limits apply to a release, it must meet all
-    of them. A release under add-remove counts twice under replace. A release under replace has no
-    price under add-remove, so it is refused if such a limit applies to it.
+    A release is refused unless a limit on epsilon applies to it. A new ledger has one limit:
+    epsilon 4.0 and delta 0.0001 a year for everything together, under replace. If several limits
+    apply to a release, it must meet all of them. A release under add-remove counts twice under
+    replace. A release under replace has no price under add-remove, so it is refused if such a limit
+    applies to it.
 
     Parameters
     ----------
     epsilon
-        The most epsilon that may be spent, as a plain sum. 0 allows nothing.
+        The most epsilon that may be spent, summed over studies. 0 allows nothing.
     delta
-        The largest sum of deltas. A delta is the chance that the guarantee does not hold. 0 allows
-        only releases without a delta.
+        The largest sum of deltas. Delta limits how often the loss may exceed epsilon. 0 allows only
+        releases without a delta.
     releases
         The largest number of releases.
     per
         Calendar period, in UTC; "ever" for a limit without a period.
     unit
-        What the guarantee protects as a whole.
+        Only for studies that protect this unit. Without it, all studies are counted together,
+        whatever their protocol and unit.
     relation
         Neighbouring relation: "replace" changes the data of one unit, "add-remove" adds or removes
         it.
@@ -167,14 +172,23 @@ def limit(
     feature
         Only for releases that read this feature. This limits releases. It does not hide the value
         of the feature, which may be guessed from other features.
+    max_rows_per_person
+        The most rows that one person has in your data. A study that protects single rows counts
+        this many times. Default: 1, so that the limit protects one row in such studies. Only
+        without --unit.
     remove
         Remove the limit that has this period, unit, relation, source and feature.
     ledger
         The ledger file. Default: SHOAL_LEDGER, or a file in your data directory.
+    new_ledger
+        Start a new ledger if there is none; needed without a terminal.
     json
         Print one JSON object.
     """
-    path = ledger or find_ledger_path()
+    path, rows = (
+        ledger or find_ledger_path(),
+        _parse_count("max-rows-per-person", max_rows_per_person),
+    )
     new = Limit(
         unit,
         _parse_epsilon(epsilon),
@@ -182,17 +196,18 @@ def limit(
         per,
         source,
         feature,
-        _parse_count(releases),
+        _parse_count("releases", releases),
         _parse_delta(delta),
+        1 if rows is None else rows,
     )
-    is_set = new.has_cap
+    is_set = new.has_cap or rows is not None
     if is_set and remove:
         raise UsageError(
             "USAGE-001",
             "--remove cannot be combined with a new limit.",
-            fix="Leave out --remove, or --epsilon, --delta and --releases.",
+            fix="Leave out --remove, or all other limits.",
         )
-    if not (is_set or remove) and new != Limit(Unit.PERSON, None):
+    if not (is_set or remove) and new != Limit(None, None):
         raise UsageError(
             "USAGE-001",
             f"The options name a limit ({new}), but not what to do with it.",
@@ -201,9 +216,11 @@ def limit(
     if not (is_set or remove or path_exists(path)):
         _show_missing(path, json=json)
         return
+    announce_ledger(path, new_ledger=new_ledger)
     with LedgerFile(path, SystemClock()) as book:
         if is_set or remove:
-            _change_limit(book, replace(new, source=_resolve_source(book, new.source)))
+            new = replace(new, source=_resolve_source(book, new.source))
+            _change_limit(book, new, remove=remove, keep_rows=rows is None)
         limits = book.limits()
     data = {"ledger": str(path), "limits": [make_usage_data(usage) for usage in limits]}
     emit(
@@ -275,22 +292,23 @@ def export(*, to: Path | None = None, ledger: Path | None = None, json: bool = F
     )
 
 
-def _change_limit(ledger: LedgerFile, new: Limit) -> None:
-    """Set a limit and keep the caps that were not given; remove the limit if none was given."""
+def _change_limit(ledger: LedgerFile, new: Limit, *, remove: bool, keep_rows: bool) -> None:
+    """Set a limit and keep what was not given; or remove the limit."""
     old = next((usage.limit for usage in ledger.limits() if usage.limit.key == new.key), None)
-    if not new.has_cap and old is None:
+    if old is None and not new.has_cap:
         raise UsageError(
             "LEDGER-009",
-            f"There is no limit to remove ({new}).",
+            f"There is no limit to {'remove' if remove else 'change'} ({new}).",
             fix="List the limits: shoal ledger limit",
         )
-    if old is not None and new.has_cap:
+    if old is not None and not remove:
         kept = {
             name: getattr(old, name)
             for name in ("grains", "releases", "delta_grains")
             if getattr(new, name) is None
         }
-        new = replace(new, **kept)
+        rows = old.max_rows_per_person if keep_rows else new.max_rows_per_person
+        new = replace(new, **kept, max_rows_per_person=rows)
     ledger.set_limit(new)
 
 
@@ -341,13 +359,13 @@ def _parse_delta(text: str | None) -> int | None:
         ) from None
 
 
-def _parse_count(text: str | None) -> int | None:
+def _parse_count(option: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         raise UsageError(
             "USAGE-001",
-            f"--releases {text!r:.60} is not a number of releases.",
-            fix="Give a whole number: --releases 10",
+            f"--{option} {text!r:.60} is not a number.",
+            fix=f"Give a whole number: --{option} 10",
         )
     return int(text)

@@ -30,7 +30,7 @@ from shoal.participant.ledger_file import LedgerFile
 from shoal.participant.ledger_storage import find_ledger_path
 from shoal.privacy.ledger.limits import LimitUsage
 from shoal.privacy.ledger.records import LedgerHead
-from shoal.privacy.ledger.state import LedgerEntry, LedgerTotal
+from shoal.privacy.ledger.state import LedgerEntry, LedgerTotal, sum_prices
 from shoal.privacy.rounding import format_epsilon, from_delta_grains, from_grains
 from shoal.text import clean_text, format_count, format_utc, shell_quote
 
@@ -185,7 +185,7 @@ def _make_study_data(key: tuple[str, ...], entries: Sequence[LedgerEntry]) -> di
     from shoal.study.manifest import shorten_digest
 
     study, title, recipient, source, scope = key
-    epsilon, delta = (sum(getattr(entry, name) for entry in entries) for name in ("cost", "delta"))
+    epsilon, delta = sum_prices(entries)
     price = f"epsilon {format_epsilon(from_grains(epsilon))}" + (
         f", delta {format_epsilon(from_delta_grains(delta))}" if delta else ""
     )

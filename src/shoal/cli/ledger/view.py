@@ -62,8 +62,8 @@ def format_new_limits(limits: Iterable[Limit]) -> str:
 def format_totals(totals: Sequence[LedgerTotal]) -> str:
     """Return the sums per data source, unit and neighbouring relation."""
     title = (
-        "Spent and held, by data source, unit and neighbouring relation (plain sums; different "
-        "units are not added)"
+        "Spent and held, by data source, unit and neighbouring relation (sums over studies; the "
+        "limits below convert them and add them up)"
     )
     return _format_section(title, map(format_total, totals), "nothing")
 
@@ -149,7 +149,8 @@ def make_usage_data(usage: LimitUsage) -> dict[str, object]:
     """Return a limit and its usage as plain data."""
     limit = usage.limit
     return {
-        "unit": limit.unit.value,
+        "unit": None if limit.unit is None else limit.unit.value,
+        "max_rows_per_person": limit.max_rows_per_person,
         "relation": limit.relation.value,
         "period": limit.period.value,
         "since": None if limit.period is Period.EVER else usage.since.isoformat(),

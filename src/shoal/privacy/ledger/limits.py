@@ -3,50 +3,59 @@
 `shoal.privacy.ledger.state` calls these functions before a release is reserved and before it is
 sent.
 
-A limit caps what is released about one unit in one calendar period of UTC: the plain sum of
-epsilon, the sum of delta, the number of releases, or several of these. A limit without a source
-counts all data sources together, since the same person may be in several of them. A limit for a
-feature counts the releases that read the feature. That is a cap on releases, not a claim about the
-fact: the feature may be guessed from others.
+A limit caps what is released in one calendar period of UTC: the sum of epsilon, the sum of delta,
+the number of releases, or several of these. A limit without a source counts all data sources
+together, since the same person may be in several of them. A limit for a feature counts the releases
+that read the feature. That is a cap on releases, not a claim about the fact: the feature may be
+guessed from others.
+
+A limit without a unit counts releases of all units together, as what they reveal about one person.
+The default limit of a new ledger is such a limit. Under replace:
+
+- unit person: the release, once;
+- unit update: once, since an update protects all rows that it was made from;
+- unit record: ``max_rows_per_person`` times, since a person may have that many rows. The owner of
+  the ledger declares this number. By default it is 1: the limit then protects one row, as the
+  release does;
+- unit weight: not countable, since one weight says nothing about the others. Peers charge the whole
+  update, so the ledger never has such a release.
+
+Add-remove counts twice under replace, since exchanging a unit is removing one and adding one. The
+converse does not hold: a release under replace may show whether the unit is present at all, so a
+limit under add-remove cannot be kept together with it, and the release is refused.
 
 *Spent* releases count in the period in which they were sent. *Held* releases (reserved or stored,
 not yet sent) may be sent at any time, so they count in the present period whenever they were
-reserved. A release dated after the present (because the clock was set back) also counts.
-
-Neighbouring relations: a release under add-remove counts twice under replace, since exchanging a
-unit is removing one and adding one. The converse does not hold: a release under replace may show
-whether the unit is present at all, so a limit under add-remove cannot be kept together with it, and
-the release is refused.
+reserved. A release dated after the present (because the clock was set back) also counts. A study
+that is priced as a whole (`shoal.privacy.ledger.charges`) counts in every period in which one of
+its releases counts.
 """
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
-from fractions import Fraction
-from typing import Protocol
+from typing import NamedTuple
 
 from shoal.errors import BudgetError, UsageError
-from shoal.privacy.events import Event, Relation, Unit
+from shoal.privacy.events import Event, Relation, Scope, Unit
+from shoal.privacy.ledger.charges import Charge, count_price, price_charges
 from shoal.privacy.rounding import (
     DELTA_GRAINS,
-    compute_delta_growth,
     delta_grains_down,
-    delta_grains_up,
     format_epsilon,
     format_epsilon_down,
     from_delta_grains,
     from_grains,
     grains_down,
-    grains_up,
 )
 
 _MAX_CAP = 1_000_000
+_MAX_ROWS = 10_000
 
 
 class Period(StrEnum):
@@ -78,60 +87,31 @@ class Period(StrEnum):
         }[self]
 
 
-class Charge(Protocol):
-    """One held or spent release that counts towards limits."""
-
-    @property
-    def study(self) -> str:
-        """Digest of the manifest."""
-        ...
-
-    @property
-    def source(self) -> str:
-        """The participant's data source that it is about."""
-        ...
-
-    @property
-    def event(self) -> Event:
-        """The release, priced."""
-        ...
-
-    @property
-    def cost(self) -> int:
-        """Its epsilon, in grains."""
-        ...
-
-    @property
-    def delta(self) -> int:
-        """Its delta, in grains of delta."""
-        ...
-
-    @property
-    def spent_at(self) -> datetime | None:
-        """When it was marked as sending; None while it is held."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Limit:
     """A cap on what may be released about one unit in one period.
 
     Parameters
     ----------
+    unit
+        The unit of the releases that count; None for all releases, as what they reveal about one
+        person.
     grains
-        Cap on the plain sum of epsilon, in grains; None for a cap on the number of releases alone.
+        Cap on the sum of epsilon, in grains; None for a cap on the number of releases alone.
     source, feature
         One data source, one feature; None for all together. A release that names no features counts
         for every feature.
     releases
         Cap on the number of releases, of either relation.
     delta_grains
-        Cap on the plain sum of delta, in grains of delta.
+        Cap on the sum of delta, in grains of delta.
+    max_rows_per_person
+        For a limit on all units: how often a release about one record counts.
 
     Examples
     --------
-    >>> print(Limit(Unit.PERSON, grains_down(4.0)))
-    person, replace, all sources together, a year
+    >>> print(Limit(None, grains_down(4.0)))
+    all units together, replace, all sources together, a year
     >>> print(
     ...     Limit(
     ...         Unit.RECORD,
@@ -145,7 +125,7 @@ class Limit:
     record, replace, source clinic.csv, releases that read age, in all
     """
 
-    unit: Unit
+    unit: Unit | None
     grains: int | None
     relation: Relation = Relation.REPLACE
     period: Period = Period.YEAR
@@ -153,6 +133,7 @@ class Limit:
     feature: str | None = None
     releases: int | None = None
     delta_grains: int | None = None
+    max_rows_per_person: int = 1
 
     def __post_init__(self) -> None:
         caps = {
@@ -173,13 +154,23 @@ class Limit:
                     f"A limit cannot have {cap} as its {name}.",
                     why=f"It must be from 0 to {_MAX_CAP}.",
                 )
+        if not 1 <= self.max_rows_per_person <= (_MAX_ROWS if self.unit is None else 1):
+            raise UsageError(
+                "LEDGER-009",
+                f"A limit cannot count {self.max_rows_per_person} rows for each person.",
+                why=f"The number must be from 1 to {_MAX_ROWS:,}, and it has a meaning only for a "
+                "limit on all units together.",
+            )
         for name, text in (("source", self.source), ("feature", self.feature)):
             if text is not None:
                 check_ledger_text(name, text)
 
     def __str__(self) -> str:
+        rows = self.max_rows_per_person
         parts = [
-            self.unit,
+            *([] if self.unit is not None else ["all units together"]),
+            *([] if rows == 1 else [f"up to {rows} rows for each person"]),
+            *([] if self.unit is None else [self.unit]),
             self.relation,
             "all sources together" if self.source is None else f"source {self.source}",
         ]
@@ -187,31 +178,28 @@ class Limit:
         return ", ".join([*parts, "in all" if self.period is Period.EVER else f"a {self.period}"])
 
     @property
-    def key(self) -> tuple[Unit, Relation, Period, str | None, str | None]:
+    def key(self) -> tuple[Unit | None, Relation, Period, str | None, str | None]:
         """The subject of the limit; a new limit with the same key replaces the old one."""
         return self.unit, self.relation, self.period, self.source, self.feature
 
     def applies_to(self, event: Event, source: str) -> bool:
         """Return whether this limit counts a release."""
         reads = self.feature is None or not event.reads or self.feature in event.reads
-        return reads and self.unit == event.scope.unit and self.source in (None, source)
+        is_unit = self.unit in (None, event.scope.unit)
+        return reads and is_unit and self.source in (None, source)
 
-    def get_relation_factor(self, relation: Relation) -> int | None:
-        """Return how often a release of a relation counts; None if no multiple is a bound."""
-        if relation == self.relation:
-            return 1
-        return 2 if self.relation == Relation.REPLACE else None
+    def get_factor(self, scope: Scope) -> int | None:
+        """Return how often a release of a scope counts; None if no multiple is a bound.
 
-    def compute_delta_cost(self, event: Event, delta: int) -> int:
-        """Return what a release's delta, in grains, counts as under this limit's relation.
-
-        It is the maximum if the release implies no bound under this relation.
+        The factor is the number of neighbouring inputs from one value of the limit's unit to
+        another value of it.
         """
-        if delta == 0 or event.scope.relation == self.relation:
-            return delta
-        if self.relation is not Relation.REPLACE:
-            return DELTA_GRAINS
-        return min(DELTA_GRAINS, math.ceil(Fraction(compute_delta_growth(event.epsilon)) * delta))
+        if self.unit is None and scope.unit == Unit.WEIGHT:
+            return None
+        rows = self.max_rows_per_person if scope.unit == Unit.RECORD else 1
+        if scope.relation == self.relation:
+            return rows
+        return 2 * rows if self.relation == Relation.REPLACE else None
 
     @property
     def has_cap(self) -> bool:
@@ -221,18 +209,15 @@ class Limit:
     def format_command(self, option: str) -> str:
         """Return the command that changes this limit."""
         parts = [option, *([] if self.period is Period.YEAR else [f"--per {self.period}"])]
-        parts += [] if self.unit is Unit.PERSON else [f"--unit {self.unit}"]
+        parts += [] if self.unit is None else [f"--unit {self.unit}"]
         parts += [] if self.relation is Relation.REPLACE else [f"--relation {self.relation}"]
         parts += [] if self.source is None else [f"--source {shlex.quote(self.source)}"]
         parts += [] if self.feature is None else [f"--feature {shlex.quote(self.feature)}"]
         return " ".join(["shoal ledger limit", *parts])
 
 
-DEFAULT_LIMITS = tuple(
-    Limit(unit, grains_down(4.0), delta_grains=delta_grains_down(1e-4))
-    for unit in (Unit.PERSON, Unit.RECORD, Unit.UPDATE)
-)
-"""The limits of a new ledger. A weight has none: an update is charged as a whole."""
+DEFAULT_LIMITS = (Limit(None, grains_down(4.0), delta_grains=delta_grains_down(1e-4)),)
+"""The limits of a new ledger: one, for everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,22 +253,63 @@ def measure_usage(
 ) -> LimitUsage:
     """Return the usage of a limit at a moment, with or without held releases."""
     since = limit.period.start(at)
-    sums = {True: 0, False: 0}
-    studies, releases, unpriced, delta = set(), 0, 0, 0
-    for charge in charges:
-        when = charge.spent_at
-        is_counted = not spent_only if when is None else when >= since
-        if not (is_counted and limit.applies_to(charge.event, charge.source)):
-            continue
-        factor = limit.get_relation_factor(charge.event.scope.relation)
-        sums[when is None] += charge.cost * (factor or 0)
-        unpriced += factor is None
-        delta += limit.compute_delta_cost(charge.event, charge.delta)
-        releases += 1
-        studies.add(charge.study)
+    counted = [
+        charge
+        for charge in charges
+        if (not spent_only if charge.spent_at is None else charge.spent_at >= since)
+        and limit.applies_to(charge.event, charge.source)
+    ]
+    spent, _, _ = _sum_prices(limit, (one for one in counted if one.spent_at is not None))
+    total, delta, unpriced = _sum_prices(limit, counted)
+    studies = {charge.study for charge in counted}
     return LimitUsage(
-        limit, since, sums[False], sums[True], releases, len(studies), unpriced, delta
+        limit, since, spent, max(0, total - spent), len(counted), len(studies), unpriced, delta
     )
+
+
+def _sum_prices(limit: Limit, charges: Iterable[Charge]) -> tuple[int, int, int]:
+    """Return the sums of epsilon and delta as a limit counts them, and the number it cannot count.
+
+    A release that implies no bound under the limit's relation counts as the largest delta.
+    """
+    epsilon, delta, unpriced = 0, 0, 0
+    for price in price_charges(charges):
+        factor = limit.get_factor(price.scope)
+        if factor is None:
+            unpriced += 1
+            delta += DELTA_GRAINS if price.delta_grains else 0
+        else:
+            grains, delta_grains = count_price(price, factor)
+            epsilon += grains
+            delta += delta_grains
+    return epsilon, delta, unpriced
+
+
+class LimitCost(NamedTuple):
+    """The usage of a limit, and what a release adds to it, in grains of epsilon and of delta."""
+
+    usage: LimitUsage
+    grains: int
+    delta_grains: int
+
+
+def measure_cost(
+    limit: Limit,
+    charges: Collection[Charge],
+    asked: Charge,
+    at: datetime,
+    *,
+    spent_only: bool = False,
+) -> LimitCost:
+    """Return the usage of a limit, and what a release adds to it.
+
+    A release of a study that is charged as a whole adds nothing after the first.
+    """
+    before = measure_usage(limit, charges, at, spent_only=spent_only)
+    others = [one for one in charges if one.spent_at is not None or not spent_only]
+    after = measure_usage(limit, [*others, asked], at)
+    grains = after.spent + after.held - before.spent - before.held
+    return LimitCost(before, grains, after.delta - before.delta)
 
 
 def check_ledger_text(name: str, text: str, max_length: int = 500) -> None:
@@ -299,8 +325,7 @@ def check_ledger_text(name: str, text: str, max_length: int = 500) -> None:
 def refuse_if_over(
     limits: Iterable[Limit],
     charges: Collection[Charge],
-    event: Event,
-    source: str,
+    asked: Charge,
     at: datetime,
     *,
     spent_only: bool = False,
@@ -311,11 +336,14 @@ def refuse_if_over(
     ----------
     charges
         The ledger's charges, without the release itself.
+    asked
+        The release.
     at
         The present.
     spent_only
         Leave out held releases: for the check before sending, when the release itself is held.
     """
+    event, source = asked.event, asked.source
     concerned = [limit for limit in limits if limit.applies_to(event, source)]
     if not _has_epsilon_cap(concerned):
         raise BudgetError(
@@ -323,7 +351,7 @@ def refuse_if_over(
             f"No limit of yours bounds the epsilon of a release about a {event.scope.unit} from "
             f"source {source}.",
             why="Without a limit the ledger would never refuse a release.",
-            fix=f"Set one with: {Limit(event.scope.unit, 0).format_command('--epsilon 4')}",
+            fix=f"Set one with: {Limit(None, 0).format_command('--epsilon 4')}",
         )
     if event.delta > 0 and not _has_delta_cap(concerned):
         raise BudgetError(
@@ -331,46 +359,15 @@ def refuse_if_over(
             f"No limit of yours bounds the delta of a release about a {event.scope.unit} from "
             f"source {source}.",
             why="Deltas add up, and a sum of 1 or more is no guarantee.",
-            fix=f"Set one with: {Limit(event.scope.unit, 0).format_command('--delta 1e-4')}",
+            fix=f"Set one with: {Limit(None, 0).format_command('--delta 1e-4')}",
         )
     for limit in concerned:
-        usage = measure_usage(limit, charges, at, spent_only=spent_only)
-        _check_release_count(usage)
+        found = measure_cost(limit, charges, asked, at, spent_only=spent_only)
+        _check_release_count(found.usage)
         if limit.grains is not None:
-            _check_epsilon(usage, limit.grains, event)
+            _check_epsilon(found, limit.grains, event)
         if limit.delta_grains is not None and event.delta > 0:
-            _check_delta(usage, limit.delta_grains, event)
-
-
-def compute_remaining(
-    limits: Iterable[Limit], charges: Collection[Charge], event: Event, source: str, at: datetime
-) -> int:
-    """Return the largest cost at which a release like this one would be accepted.
-
-    The cost is in grains under the event's own relation.
-    """
-    concerned = [limit for limit in limits if limit.applies_to(event, source)]
-    rooms = (
-        []
-        if _has_epsilon_cap(concerned) and (event.delta == 0 or _has_delta_cap(concerned))
-        else [0]
-    )
-    for limit in concerned:
-        usage, factor = (
-            measure_usage(limit, charges, at),
-            limit.get_relation_factor(event.scope.relation),
-        )
-        if usage.remaining is not None:
-            rooms.append(usage.remaining // factor if factor else 0)
-        if limit.releases is not None and usage.releases >= limit.releases:
-            rooms.append(0)
-        if (
-            limit.delta_grains is not None
-            and usage.delta + limit.compute_delta_cost(event, delta_grains_up(event.delta))
-            > limit.delta_grains
-        ):
-            rooms.append(0)
-    return min(rooms)
+            _check_delta(found, limit.delta_grains, event)
 
 
 def format_remaining(grains: int, digits: int = 4) -> str:
@@ -394,9 +391,8 @@ def _has_delta_cap(concerned: Iterable[Limit]) -> bool:
     return any(limit.delta_grains is not None and limit.feature is None for limit in concerned)
 
 
-def _check_delta(usage: LimitUsage, cap: int, event: Event) -> None:
-    limit = usage.limit
-    cost = limit.compute_delta_cost(event, delta_grains_up(event.delta))
+def _check_delta(found: LimitCost, cap: int, event: Event) -> None:
+    usage, limit, cost = found.usage, found.usage.limit, found.delta_grains
     if usage.delta + cost <= cap:
         return
     needed = format_epsilon(from_delta_grains(usage.delta + cost))
@@ -407,7 +403,7 @@ def _check_delta(usage: LimitUsage, cap: int, event: Event) -> None:
         f"your {limit.period.adjective} limit is {format_epsilon_down(from_delta_grains(cap))} "
         f"({limit}).",
         why=f"{_format_studies(usage)} used {format_epsilon(from_delta_grains(usage.delta))} "
-        "(see: shoal ledger show). Delta is the probability of no protection.",
+        "(see: shoal ledger show). Delta limits how often the loss may exceed epsilon.",
         fix=f"Ask the study for a smaller delta, or raise your own limit with: "
         f"{limit.format_command(f'--delta {needed}')}",
     )
@@ -418,40 +414,26 @@ def _check_release_count(usage: LimitUsage) -> None:
     if limit.releases is not None and usage.releases >= limit.releases:
         raise BudgetError(
             "BUDGET-003",
-            f"This would be release {usage.releases + 1}; your {limit.period.adjective} limit is "
-            f"{limit.releases} ({limit}).",
+            f"This would be release {usage.releases + 1}; your {limit.period.adjective} limit "
+            f"is {limit.releases} ({limit}).",
             why=f"{_format_studies(usage)} made {usage.releases} (see: shoal ledger show).",
             fix="Raise your own limit with: "
             f"{limit.format_command(f'--releases {usage.releases + 1}')}",
         )
 
 
-def _check_epsilon(usage: LimitUsage, grains: int, event: Event) -> None:
-    limit = usage.limit
-    factor = limit.get_relation_factor(event.scope.relation)
+def _check_epsilon(found: LimitCost, grains: int, event: Event) -> None:
+    usage, limit, scope = found.usage, found.usage.limit, event.scope
+    factor = limit.get_factor(scope)
     if factor is None or usage.unpriced:
-        n_before = (
-            ""
-            if factor is None
-            else f" {usage.unpriced} such releases count in this period already."
-        )
-        raise BudgetError(
-            "BUDGET-001",
-            f"Your {limit.period.adjective} limit of epsilon "
-            f"{format_epsilon_down(from_grains(grains))} ({limit}) cannot be kept.",
-            why=f"A release under replace may show whether the {limit.unit} is present at all, "
-            f"which no add-remove epsilon bounds.{n_before}",
-            fix="Use a limit under replace instead; remove this one with: "
-            f"{limit.format_command('--remove')}",
-        )
-    cost = factor * grains_up(event.epsilon)
+        raise _uncountable_error(usage, grains, is_new=factor is None)
     used = usage.spent + usage.held
-    if used + cost <= grains:
+    if used + found.grains <= grains:
         return
-    asked = f"epsilon {format_epsilon(event.epsilon)} ({event.scope.unit}, {event.scope.relation})"
+    asked = f"epsilon {format_epsilon(event.epsilon)} ({scope.unit}, {scope.relation})"
     asked += (
-        f", which counts as {format_epsilon(from_grains(cost))} under replace"
-        if factor == 2
+        f", which counts as {format_epsilon(from_grains(found.grains))} under replace"
+        if factor > 1
         else ""
     )
     left = max(0, grains - used)
@@ -469,13 +451,35 @@ def _check_epsilon(usage: LimitUsage, grains: int, event: Event) -> None:
     whole = (
         f"your {limit.period.adjective} limit of {format_epsilon_down(from_grains(grains))}{about}"
     )
+    needed = format_epsilon(from_grains(used + found.grains))
     raise BudgetError(
         "BUDGET-002",
         f"This study asks for {asked}; {format_remaining(left)} of {whole} is left.",
-        why=f"{_format_studies(usage)} used {format_epsilon(from_grains(used))}{held} (see: shoal "
-        "ledger show).",
-        fix=f"{smaller} your own limit with: "
-        f"{limit.format_command(f'--epsilon {format_epsilon(from_grains(used + cost))}')}",
+        why=f"{_format_studies(usage)} used {format_epsilon(from_grains(used))}{held} (see: "
+        "shoal ledger show).",
+        fix=f"{smaller} your own limit with: {limit.format_command(f'--epsilon {needed}')}",
+    )
+
+
+def _uncountable_error(usage: LimitUsage, grains: int, *, is_new: bool) -> BudgetError:
+    """Return the error for a limit that cannot count a release, or counted ones before it."""
+    limit = usage.limit
+    n_before = "" if is_new else f" {usage.unpriced} such releases count in this period already."
+    if limit.relation is Relation.ADD_REMOVE:
+        why = (
+            f"A release under replace may show whether the {limit.unit or 'person'} is present at "
+            f"all, which no add-remove epsilon bounds.{n_before}"
+        )
+        fix = "Use a limit under replace instead; remove this one with: "
+    else:
+        why = f"The price of one weight does not bound what a whole update reveals.{n_before}"
+        fix = "Set a limit for the unit weight alone, and remove this one with: "
+    return BudgetError(
+        "BUDGET-001",
+        f"Your {limit.period.adjective} limit of epsilon "
+        f"{format_epsilon_down(from_grains(grains))} ({limit}) cannot be kept.",
+        why=why,
+        fix=fix + limit.format_command("--remove"),
     )
 
 

@@ -20,6 +20,7 @@ import cbor2
 
 from shoal.errors import IntegrityError, ShoalError, UsageError
 from shoal.privacy.events import Event, Relation, Scope, Unit
+from shoal.privacy.ledger.charges import StudyBudget
 from shoal.privacy.ledger.limits import Limit, Period, check_ledger_text
 
 _DOMAIN = b"shoal ledger 1\0"
@@ -60,6 +61,8 @@ class LedgerRelease:
         The participant's data source that it is about.
     title
         The study's title, for display.
+    budget
+        The budget of the whole study, if rho is composed within it.
     """
 
     study: str
@@ -68,17 +71,23 @@ class LedgerRelease:
     source: str
     recipient: str
     title: str
+    budget: StudyBudget | None = None
 
     def __post_init__(self) -> None:
         for name in ("study", "question", "source", "recipient", "title"):
             check_ledger_text(name, getattr(self, name))
+        if self.budget is not None:
+            self.budget.check()
 
     @property
     def key(self) -> ReleaseKey:
         return ReleaseKey(self.study, self.question)
 
     def is_same(self, other: LedgerRelease) -> bool:
-        """Return whether both describe one release; titles are not compared."""
+        """Return whether both describe one release; titles and budgets are not compared.
+
+        Earlier versions of shoal stored no budget.
+        """
         return (self.key, self.event, self.source, self.recipient) == (
             other.key,
             other.event,
@@ -89,6 +98,12 @@ class LedgerRelease:
 
 class OpeningRecord(NamedTuple):
     """The first record."""
+
+    at: datetime
+
+
+class DateRecord(NamedTuple):
+    """The owner confirmed that the clock shows the right date."""
 
     at: datetime
 
@@ -128,7 +143,9 @@ class TransitionRecord(NamedTuple):
     state: ReleaseState
 
 
-LedgerRecord = OpeningRecord | LimitRecord | ReserveRecord | StoreRecord | TransitionRecord
+LedgerRecord = (
+    OpeningRecord | DateRecord | LimitRecord | ReserveRecord | StoreRecord | TransitionRecord
+)
 
 
 class LedgerRow(NamedTuple):
@@ -174,10 +191,12 @@ def encode_record(record: LedgerRecord) -> bytes:
     match record:
         case OpeningRecord():
             fields |= {"kind": "opened"}
+        case DateRecord():
+            fields |= {"kind": "date"}
         case LimitRecord(limit=limit):
             fields |= {
                 "kind": "limit",
-                "unit": limit.unit.value,
+                "unit": None if limit.unit is None else limit.unit.value,
                 "relation": limit.relation.value,
                 "period": limit.period.value,
             }
@@ -188,6 +207,8 @@ def encode_record(record: LedgerRecord) -> bytes:
                 "feature": limit.feature,
             }
             fields |= {"delta_grains": limit.delta_grains}
+            if limit.max_rows_per_person > 1:
+                fields |= {"max_rows_per_person": limit.max_rows_per_person}
         case ReserveRecord(release=release):
             fields |= {
                 "kind": "reserved",
@@ -200,6 +221,9 @@ def encode_record(record: LedgerRecord) -> bytes:
                 "recipient": release.recipient,
                 "title": release.title,
             }
+            if release.budget is not None:
+                rho, delta = map(float, release.budget)
+                fields |= {"study_rho": rho, "study_delta": delta}
         case StoreRecord(key=key):
             fields |= {
                 "kind": "stored",
@@ -252,8 +276,10 @@ _OPTIONAL_INT, _OPTIONAL_STR, _OPTIONAL_FLOAT = (
 _STEP_SHAPE: _Shape = {"kind": (str,), "at": (int,), "study": (str,), "question": (str,)}
 _SHAPES: Mapping[str, _Shape] = {
     "opened": {"kind": (str,), "at": (int,)},
-    "limit": {"kind": (str,), "at": (int,), "unit": (str,), "relation": (str,), "period": (str,)}
+    "date": {"kind": (str,), "at": (int,)},
+    "limit": {"kind": (str,), "at": (int,), "relation": (str,), "period": (str,)}
     | {
+        "unit": _OPTIONAL_STR,
         "grains": _OPTIONAL_INT,
         "releases": _OPTIONAL_INT,
         "source": _OPTIONAL_STR,
@@ -272,6 +298,11 @@ _SHAPES: Mapping[str, _Shape] = {
     ReleaseState.SENT: _STEP_SHAPE,
     ReleaseState.VOIDED: _STEP_SHAPE,
 }
+_ADDED_SHAPES: Mapping[str, _Shape] = {
+    "limit": {"max_rows_per_person": (int,)},
+    ReleaseState.RESERVED: {"study_rho": (float,), "study_delta": (float,)},
+}
+"""Fields of version 4, which a record has all or none of; records of earlier versions have none."""
 _EVENT_SHAPE: _Shape = {
     "mechanism": (str,),
     "parameters": (dict,),
@@ -300,10 +331,13 @@ def _parse_record(data: Any) -> LedgerRecord:
     kind = data.get("kind") if type(data) is dict else None
     if type(kind) is not str or kind not in _SHAPES:
         raise ValueError("its kind is unknown")
-    fields = _check_shape(data, _SHAPES[kind])
+    added = _ADDED_SHAPES.get(kind, {})
+    fields = _check_shape(data, {**_SHAPES[kind], **(added if data.keys() & added else {})})
     at = _EPOCH + fields["at"] * _MICROSECOND
     if kind == "opened":
         return OpeningRecord(at)
+    if kind == "date":
+        return DateRecord(at)
     if kind == "limit":
         return LimitRecord(at, _parse_limit(fields))
     key = ReleaseKey(fields["study"], fields["question"])
@@ -316,6 +350,7 @@ def _parse_record(data: Any) -> LedgerRecord:
                 fields["source"],
                 fields["recipient"],
                 fields["title"],
+                _parse_budget(fields),
             ),
         )
     if kind == ReleaseState.STORED:
@@ -325,13 +360,19 @@ def _parse_record(data: Any) -> LedgerRecord:
 
 def _parse_limit(fields: dict[str, Any]) -> Limit:
     unit, relation, period = (
-        Unit(fields["unit"]),
+        None if fields["unit"] is None else Unit(fields["unit"]),
         Relation(fields["relation"]),
         Period(fields["period"]),
     )
-    caps = fields["releases"], fields["delta_grains"]
+    caps = fields["releases"], fields["delta_grains"], fields.get("max_rows_per_person", 1)
     return Limit(
         unit, fields["grains"], relation, period, fields["source"], fields["feature"], *caps
+    )
+
+
+def _parse_budget(fields: dict[str, Any]) -> StudyBudget | None:
+    return (
+        StudyBudget(fields["study_rho"], fields["study_delta"]) if "study_rho" in fields else None
     )
 
 

@@ -20,6 +20,11 @@ One entry per release, named by study and question::
 Held (reserved, stored) and spent (sending, sent) entries count towards limits. A spent entry never
 becomes unspent, hence there is no refund.
 
+A clock that runs ahead would start a new period and so free the budget of the present one. So a
+release is refused if the clock is more than `MAX_CLOCK_LEAD` ahead of the last record that opened
+the ledger, reserved or sent a release, or confirmed the date. Other records do not count: a
+program writes them without a check.
+
 Record n carries a hash over its number, its body and the hash of record n - 1. So a changed,
 missing or swapped record is detected. The chain alone does not show that the whole file was
 replaced by an older or a rewritten one; a head noted elsewhere does (`LedgerState.check_head`).
@@ -27,22 +32,31 @@ replaced by an older or a rewritten one; a head noted elsewhere does (`LedgerSta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
 
-from shoal.errors import BudgetError, IntegrityError, LocalProtocolError, UsageError
+from shoal.errors import (
+    BudgetError,
+    IntegrityError,
+    LocalProtocolError,
+    StoreError,
+    UsageError,
+)
 from shoal.privacy.events import Event, Relation, Unit
+from shoal.privacy.ledger.charges import Charge, StudyBudget, price_charges
 from shoal.privacy.ledger.limits import (
+    DEFAULT_LIMITS,
     Limit,
     LimitUsage,
-    compute_remaining,
+    Period,
     measure_usage,
     refuse_if_over,
 )
 from shoal.privacy.ledger.records import (
+    DateRecord,
     LedgerHead,
     LedgerRecord,
     LedgerRelease,
@@ -70,6 +84,9 @@ TRANSITIONS: Mapping[ReleaseState, frozenset[ReleaseState]] = {
 }
 HELD_STATES = frozenset({ReleaseState.RESERVED, ReleaseState.STORED})
 SPENT_STATES = frozenset({ReleaseState.SENDING, ReleaseState.SENT})
+
+MAX_CLOCK_LEAD = timedelta(days=30)
+"""How far the clock may be ahead of the last record without a confirmation by the owner."""
 
 _GENESIS_HASH = bytes(32)
 _MIN_HEAD_DIGITS = 16
@@ -126,6 +143,10 @@ class LedgerEntry(NamedTuple):
     def event(self) -> Event:
         return self.release.event
 
+    @property
+    def budget(self) -> StudyBudget | None:
+        return self.release.budget
+
     def to_dict(self) -> dict[str, object]:
         """Return everything but the stored bytes as plain data."""
         release = self.release
@@ -145,10 +166,11 @@ class LedgerEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LedgerTotal:
-    """Plain sums over all releases of one source, unit and relation, in grains.
+    """Sums over all releases of one source, unit and relation, in grains.
 
-    Sums are never added across units. ``adversaries`` are all that the releases name: a sum is a
-    bound for each of them at most.
+    These figures are for display and are not added across units; a limit for all units together
+    converts them first. ``adversaries`` are all that the releases name: a sum is a bound for each
+    of them at most.
     """
 
     source: str
@@ -179,8 +201,9 @@ class LedgerState:
     def __init__(self) -> None:
         self.entries: dict[ReleaseKey, LedgerEntry] = {}
         self.limits: dict[tuple[object, ...], Limit] = {}
+        self._had_common_limit = False
         self._hashes = [_GENESIS_HASH]
-        self._latest_time = datetime.min.replace(tzinfo=UTC)
+        self._latest_time = self._checked_time = datetime.min.replace(tzinfo=UTC)
 
     @property
     def head(self) -> LedgerHead:
@@ -256,6 +279,8 @@ class LedgerState:
 
     def _apply_record(self, record: LedgerRecord) -> None:
         self._latest_time = max(self._latest_time, record.at)
+        if _is_dated(record):
+            self._checked_time = max(self._checked_time, record.at)
         if isinstance(record, (StoreRecord, TransitionRecord)):
             at, old = record.at, self.entries[record.key]
             digest, size = (
@@ -274,6 +299,7 @@ class LedgerState:
             self.entries[record.release.key] = LedgerEntry.make_reserved(record.at, record.release)
         elif isinstance(record, LimitRecord):
             limit = record.limit
+            self._had_common_limit |= limit.unit is None
             self.limits.pop(limit.key, None)
             if limit.has_cap:
                 self.limits[limit.key] = limit
@@ -310,27 +336,57 @@ class LedgerState:
                 "protect less than its epsilon states.",
             )
 
-    def refuse_if_over(self, event: Event, source: str, at: datetime) -> None:
+    def make_common_limit(self) -> Limit | None:
+        """Return the limit for all units that a ledger of an earlier version lacks, if it does.
+
+        Its caps are the largest of the yearly limits that the owner has for single units, or else
+        the default. The limits for single units stay in force.
+        """
+        if self._had_common_limit:
+            return None
+        [default] = DEFAULT_LIMITS
+        yearly = [
+            limit
+            for limit in self.limits.values()
+            if limit.key == (limit.unit, default.relation, Period.YEAR, None, None)
+        ]
+        grains = [limit.grains for limit in yearly if limit.grains is not None]
+        deltas = [limit.delta_grains for limit in yearly if limit.delta_grains is not None]
+        return replace(
+            default,
+            grains=max(grains, default=default.grains),
+            delta_grains=max(deltas, default=default.delta_grains),
+        )
+
+    def is_clock_ahead(self, at: datetime) -> bool:
+        """Return whether the clock is too far ahead of the last record to trust it."""
+        return at - self._checked_time > MAX_CLOCK_LEAD
+
+    def refuse_if_ahead(self, at: datetime) -> None:
+        """Raise ``LEDGER-012`` if the clock is too far ahead of the last record."""
+        if self.is_clock_ahead(at):
+            lead = at - self._checked_time
+            raise StoreError(
+                "LEDGER-012",
+                f"Your clock shows {at:%Y-%m-%d}, {lead.days} days after the last record of the "
+                f"ledger, {self._checked_time:%Y-%m-%d}.",
+                why="A clock that runs ahead would start a new period and free the budget of the "
+                "present one. Nothing was sent.",
+                fix="If the clock is wrong, set it. If it is right, give today's date in UTC: "
+                f"shoal join URL --date {at:%Y-%m-%d}",
+            )
+
+    def refuse_if_over(self, release: LedgerRelease, at: datetime) -> None:
         """Refuse a release that would exceed a limit; held releases count as spent."""
-        refuse_if_over(self.limits.values(), self.list_charges(), event, source, at)
+        asked = LedgerEntry.make_reserved(at, release)
+        refuse_if_over(self.limits.values(), self.list_charges(), asked, at)
 
     def refuse_sending_if_over(self, entry: LedgerEntry, at: datetime) -> None:
         """Refuse to send a held release that now exceeds a limit.
 
         The limit may have been lowered since, or the clock was set back.
         """
-        refuse_if_over(
-            self.limits.values(),
-            self.list_charges(),
-            entry.event,
-            entry.source,
-            at,
-            spent_only=True,
-        )
-
-    def compute_remaining(self, event: Event, source: str, at: datetime) -> int:
-        """Return the most grains that a release like this one may cost."""
-        return compute_remaining(self.limits.values(), self.list_charges(), event, source, at)
+        refuse_if_over(self.limits.values(), self.list_charges(), entry, at, spent_only=True)
 
     def list_charges(self) -> list[LedgerEntry]:
         """Return the entries that count: all but the voided ones."""
@@ -372,22 +428,39 @@ class LedgerState:
             )
 
 
+def _is_dated(record: LedgerRecord) -> bool:
+    """Return whether a record shows the date: its clock was checked when it was made."""
+    return isinstance(record, (OpeningRecord, DateRecord, ReserveRecord)) or (
+        isinstance(record, TransitionRecord) and record.state is ReleaseState.SENDING
+    )
+
+
+def sum_prices(charges: Iterable[Charge]) -> tuple[int, int]:
+    """Return the sums of epsilon and delta, in grains, under the releases' own unit and relation.
+
+    All releases must have the same unit and relation.
+    """
+    prices = list(price_charges(charges))
+    return sum(price.grains for price in prices), sum(price.delta_grains for price in prices)
+
+
 def _sum_entries(
     source: str, unit: Unit, relation: Relation, entries: list[LedgerEntry]
 ) -> LedgerTotal:
-    def add(price: Callable[[LedgerEntry], int], states: frozenset[ReleaseState]) -> int:
-        return sum(price(entry) for entry in entries if entry.state in states)
-
     adversaries = tuple(sorted({entry.event.scope.adversary for entry in entries}))
-    epsilon = (
-        add(lambda entry: entry.cost, SPENT_STATES),
-        add(lambda entry: entry.cost, HELD_STATES),
+    epsilon, delta = sum_prices(entry for entry in entries if entry.state in SPENT_STATES)
+    all_epsilon, all_delta = sum_prices(entries)
+    return LedgerTotal(
+        source,
+        unit,
+        relation,
+        adversaries,
+        spent=epsilon,
+        held=max(0, all_epsilon - epsilon),
+        spent_delta=delta,
+        held_delta=max(0, all_delta - delta),
+        releases=len(entries),
     )
-    delta = (
-        add(lambda entry: entry.delta, SPENT_STATES),
-        add(lambda entry: entry.delta, HELD_STATES),
-    )
-    return LedgerTotal(source, unit, relation, adversaries, *epsilon, *delta, len(entries))
 
 
 def _parse_head(noted: str) -> tuple[int | None, str]:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pytest
 
 from shoal.cli.join import join, view
 from shoal.cli.leave import leave
-from shoal.clock import SystemClock
+from shoal.clock import ManualClock, SystemClock
 from shoal.coordinator.store.base import StudyOutcome
 from shoal.crypto.identity import Identity
 from shoal.entropy import SystemEntropy
@@ -29,6 +30,7 @@ from shoal.errors import (
     RemoteProtocolError,
     ShoalError,
     SpecError,
+    StoreError,
     TransportError,
     UsageError,
 )
@@ -72,7 +74,7 @@ def call(
             study=manifest.digest.hex()[:12],
             ledger=folder / ledger,
             json=True,
-            **options,
+            **{"new_ledger": True, **options},
         )
         told: dict[str, Any] = json.loads(capsys.readouterr().out)
         return told
@@ -160,7 +162,13 @@ def test_join_without_terminal_prints_label_and_command(
 ) -> None:
     data = str(write_csv(folder / "rows.csv", 5))
     with pytest.raises(ConsentError) as refused:
-        join(coordinator.url, study=DDML.short_digest, ledger=folder / "me.db", data=data)
+        join(
+            coordinator.url,
+            study=DDML.short_digest,
+            ledger=folder / "me.db",
+            new_ledger=True,
+            data=data,
+        )
     assert "PRIVACY LABEL" in capsys.readouterr().out
     assert (
         refused.value.fix
@@ -197,7 +205,7 @@ def test_join_rejects_data_outside_schema(
 
 def test_join_lists_several_studies(folder: Path, coordinator: Live) -> None:
     with pytest.raises(UsageError, match="offers 3 studies") as refused:
-        join(coordinator.url, ledger=folder / "me.db", data="x.csv")
+        join(coordinator.url, ledger=folder / "me.db", new_ledger=True, data="x.csv")
     assert all(manifest.short_digest in str(refused.value) for manifest in (ANONML, DDML, PFDS))
 
 
@@ -360,7 +368,7 @@ def test_join_writes_no_model_of_closed_study(
 
 def test_join_raises_net_001_for_unreachable_coordinator(folder: Path) -> None:
     with pytest.raises(TransportError) as refused:
-        join("http://127.0.0.1:9", ledger=folder / "me.db", data="x.csv")
+        join("http://127.0.0.1:9", ledger=folder / "me.db", new_ledger=True, data="x.csv")
     assert refused.value.code == "NET-001"
 
 
@@ -474,6 +482,38 @@ def test_join_rejects_changed_study(
     assert coordinator.totals(changed).enrolled == 0
     with pytest.raises(ConsentError, match="--yes --max-epsilon"):
         call(changed, data=data, review=True)
+
+
+def test_join_without_terminal_needs_new_ledger(
+    call: Callable[..., dict[str, Any]],
+    folder: Path,
+    coordinator: Live,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data = str(write_csv(folder / "rows.csv", 5))
+    consent = {"data": data, "yes": True, "max_epsilon": "4"}
+    with pytest.raises(StoreError, match="LEDGER-010") as refused:
+        call(DDML, **consent, new_ledger=False)
+    assert "--new-ledger" in (refused.value.fix or "")
+    assert not (folder / "me.db").exists() and coordinator.totals(DDML).enrolled == 0
+    call(DDML, **consent)
+    assert call(DDML, new_ledger=False)["standing"] == "finished", "the ledger exists"
+
+
+def test_join_refuses_clock_far_ahead_of_ledger(
+    call: Callable[..., dict[str, Any]], folder: Path, coordinator: Live
+) -> None:
+    data = str(write_csv(folder / "rows.csv", 5))
+    consent = {"data": data, "yes": True, "max_epsilon": "4"}
+    past = ManualClock(datetime.now(UTC) - timedelta(days=31))
+    with LedgerFile(folder / "me.db", past):
+        pass
+    with pytest.raises(StoreError, match="LEDGER-012"):
+        call(DDML, **consent)
+    assert not entries(folder / "me.db") and coordinator.totals(DDML).enrolled == 0
+    with pytest.raises(UsageError, match="is not the date of your clock"):
+        call(DDML, **consent, date="2001-01-01")
+    assert call(DDML, **consent, date=f"{datetime.now(UTC):%Y-%m-%d}")["standing"] == "finished"
 
 
 class Terminal:

@@ -100,6 +100,7 @@ def called(
         url,
         study=manifest.digest.hex()[:12],
         ledger=folder / "me.db",
+        new_ledger=True,
         data=data,
         json=True,
         yes=True,
@@ -214,6 +215,7 @@ def test_label_states_path_and_next_command_keeps_via(
     way = f"ohttp:http://127.0.0.1:{start(relay)}"
     options = {
         "ledger": folder / "me.db",
+        "new_ledger": True,
         "data": str(write_csv(folder / "rows.csv", 5)),
         "via": way,
     }
@@ -234,6 +236,7 @@ def test_first_contact_through_relay_shows_warning(
     way = f"ohttp:http://127.0.0.1:{start(Server(Front(coordinator.url).reply))}"
     options: dict[str, Any] = {
         "ledger": folder / "me.db",
+        "new_ledger": True,
         "data": str(write_csv(folder / "rows.csv", 5)),
         "preview": True,
     }
@@ -285,6 +288,7 @@ def test_whole_digest_detects_relay_that_replaces_coordinator(
             coordinator.url,
             study=manifest.digest.hex(),
             ledger=folder / "me.db",
+            new_ledger=True,
             data=data,
             **options,
         )
@@ -377,5 +381,5 @@ def test_join_ignores_unreadable_manifest_in_journal(
 def test_join_reaches_onion_service_only_over_tor(url: str, folder: Path) -> None:
     for via in (None, "direct"):
         with pytest.raises(UsageError, match="only over Tor") as error:
-            join(url, ledger=folder / "me.db", data="rows.csv", via=via)
+            join(url, ledger=folder / "me.db", data="rows.csv", via=via, new_ledger=True)
         assert error.value.fix == "--via tor"

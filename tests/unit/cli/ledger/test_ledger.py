@@ -26,7 +26,7 @@ from shoal.errors import BudgetError
 from shoal.participant.ledger_file import LedgerFile
 from shoal.privacy.events import Event, Relation, Scope, Unit
 from shoal.privacy.ledger.limits import DEFAULT_LIMITS, Limit, Period
-from shoal.privacy.rounding import grains_down
+from shoal.privacy.rounding import delta_grains_down, grains_down
 
 Run = Callable[..., tuple[int, str, str]]
 PERSON = Scope(Unit.PERSON, Relation.REPLACE, "everyone")
@@ -54,6 +54,7 @@ def shoal(capsys: pytest.CaptureFixture[str], path: Path) -> Run:
 def used(path: Path) -> Path:
     """Return a ledger with a release in every state."""
     with LedgerFile(path, SystemClock()) as ledger:
+        ledger.set_limit(Limit(None, grains_down(8.0), delta_grains=delta_grains_down(1e-4)))
         for i, (scope, title) in enumerate(
             [
                 (PERSON, "Sleep"),
@@ -81,7 +82,7 @@ def test_show_without_ledger_creates_none(shoal: Run, path: Path) -> None:
         code, out, _ = shoal(*words)
         assert code == 0
         assert out.startswith(f"There is no ledger at {path} yet: nothing was spent.")
-        assert "epsilon 4.0, delta 0.0001  (person, replace, all sources together, a year)" in out
+        assert "epsilon 4.0, delta 0.0001  (all units together, replace, all sources" in out
     data = json.loads(shoal("show", "--json")[1])
     assert (data["exists"], data["totals"], data["history"]) == (False, [], [])
     assert not path.parent.exists()
@@ -99,12 +100,8 @@ def test_show_prints_spent_held_and_sent(shoal: Run, used: Path) -> None:
         "against the miner)" in out
     )
     assert (
-        "[#######.............] epsilon 1.4 of 4.0, 2.6 left, delta 0 of 0.0001  (person, "
-        "replace, all sources together, a year)" in out
-    )
-    assert (
-        "[##############......] epsilon 2.8 of 4.0, 1.2 left, delta 6.028e-07 of 0.0001  (record, "
-        "replace, all sources together, a year)" in out
+        "[###########.........] epsilon 4.2 of 8.0, 3.8 left, delta 6.028e-07 of 0.0001  (all "
+        "units together, replace, all sources together, a year)" in out
     )
     waiting, sent = out.split("Waiting")[1].split("\n\nSent\n")
     assert [line.split()[0] for line in waiting.splitlines()[1:]] == [
@@ -131,7 +128,8 @@ def test_show_prints_json(shoal: Run, used: Path) -> None:
     assert data["totals"][1]["delta_spent"] == 2e-7
     assert [entry["question"] for entry in data["pending"]] == ["q0", "q1", "q2"]
     assert [entry["question"] for entry in data["history"]] == ["q2", "q3"]
-    assert data["limits"][0]["epsilon_left"] == 2.6
+    [limit] = data["limits"]
+    assert (limit["unit"], limit["max_rows_per_person"], limit["epsilon_left"]) == (None, 1, 3.8)
 
 
 def test_verify_accepts_head_that_it_printed(shoal: Run, used: Path) -> None:
@@ -160,7 +158,7 @@ def test_limit_of_table_uses_source_name_of_join(
     shoal: Run, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert shoal("limit", "--epsilon", "0.5", "--source", "rows.db#visits")[0] == 0
+    assert shoal("limit", "--epsilon", "0.5", "--source", "rows.db#visits", "--new-ledger")[0] == 0
     counted = make_source_name("rows.db#visits")
     assert counted == f"{tmp_path}/rows.db#visits"
     event = Event("test", {}, PERSON, 0.7, reads=("age",))
@@ -176,7 +174,11 @@ def test_limit_keeps_name_of_known_source(shoal: Run, used: Path) -> None:
 
 
 def test_limit_sets_changes_and_removes_limits(shoal: Run, path: Path) -> None:
-    assert "epsilon 0 of 2.5, 2.5 left" in shoal("limit", "--epsilon", "2.5")[1]
+    code, _, err = shoal("limit", "--epsilon", "2.5")
+    assert (code, err.split()[0]) == (1, "LEDGER-010") and not path.parent.exists()
+    code, out, err = shoal("limit", "--epsilon", "2.5", "--new-ledger")
+    assert "epsilon 0 of 2.5, 2.5 left" in out
+    assert err == f"A new ledger starts at {path}; earlier studies are not known.\n"
     code, out, _ = shoal(
         "limit",
         "--releases",
@@ -198,23 +200,33 @@ def test_limit_sets_changes_and_removes_limits(shoal: Run, path: Path) -> None:
     assert "It does not hide the value of the feature" in out
     # A cap that is not mentioned stays.
     assert (
-        "epsilon 0 of 2.5, 2.5 left, delta 0 of 0.0001, 0 of 7 releases  (person, replace, all "
-        "sources together, a year)" in shoal("limit", "--releases", "7")[1]
+        "epsilon 0 of 2.5, 2.5 left, delta 0 of 0.0001, 0 of 7 releases  (all units together, "
+        "replace, all sources together, a year)" in shoal("limit", "--releases", "7")[1]
     )
     assert (
-        "epsilon 0 of 3.0, 3.0 left, delta 0 of 0.0001, 0 of 7 releases  (person"
+        "epsilon 0 of 3.0, 3.0 left, delta 0 of 0.0001, 0 of 7 releases  (all units"
         in shoal("limit", "--epsilon", "3")[1]
     )
-    assert "delta 0 of 1e-05, 0 of 7 releases  (person" in shoal("limit", "--delta", "1e-5")[1]
-    assert "person" not in shoal("limit", "--remove")[1]
+    assert "delta 0 of 1e-05, 0 of 7 releases  (all units" in shoal("limit", "--delta", "1e-5")[1]
+    assert "all units" not in shoal("limit", "--remove")[1]
     code, _, err = shoal("limit", "--remove")
     assert (code, err.split()[0]) == (2, "LEDGER-009")
     listed = json.loads(shoal("limit", "--json")[1])["limits"]
     assert [(item["unit"], item["feature"]) for item in listed] == [
-        ("record", None),
-        ("update", None),
         ("record", "age"),
     ]
+
+
+def test_limit_declares_rows_of_a_person(shoal: Run, used: Path) -> None:
+    """A release about a record then counts as often as a person has rows."""
+    assert (
+        "epsilon 9.8 of 8.0, 0 left, delta 1.296e-05 of 0.0001  (all units together, up to 3 rows "
+        "for each person, replace" in shoal("limit", "--max-rows-per-person", "3")[1]
+    )
+    assert "up to 3 rows" in shoal("limit", "--epsilon", "12")[1], "it stays"
+    assert "up to" not in shoal("limit", "--max-rows-per-person", "1")[1]
+    code, _, err = shoal("limit", "--max-rows-per-person", "2", "--per", "month")
+    assert (code, err.split()[0]) == (2, "LEDGER-009") and "no limit to change" in err
 
 
 @pytest.mark.parametrize(
@@ -237,6 +249,10 @@ def test_limit_sets_changes_and_removes_limits(shoal: Run, path: Path) -> None:
         ["--epsilon", "1", "--source", ""],
         ["--epsilon", "1", "--feature", "a\x1bb"],
         ["--epsilon", "1", "--remove"],
+        ["--max-rows-per-person", "2", "--remove"],
+        ["--epsilon", "1", "--max-rows-per-person", "0"],
+        ["--epsilon", "1", "--max-rows-per-person", "many"],
+        ["--epsilon", "1", "--max-rows-per-person", "2", "--unit", "record"],
         ["--colour", "red"],
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 
 from shoal.errors import IntegrityError, UsageError
 from shoal.privacy.events import LOCAL_PERSON, Event, Relation, Unit
+from shoal.privacy.ledger.charges import StudyBudget
 from shoal.privacy.ledger.limits import Limit, Period
 from shoal.privacy.ledger.records import (
+    DateRecord,
     LedgerHead,
     LedgerRecord,
     LedgerRelease,
@@ -50,6 +53,10 @@ RECORDS: list[LedgerRecord] = [
         TransitionRecord(AT, KEY, state)
         for state in (ReleaseState.SENDING, ReleaseState.SENT, ReleaseState.VOIDED)
     ),
+    DateRecord(AT),
+    LimitRecord(AT, Limit(None, 5)),
+    LimitRecord(AT, Limit(None, 5, max_rows_per_person=3)),
+    ReserveRecord(AT, replace(RELEASE, budget=StudyBudget(0.03, 1e-6))),
 ]
 
 
@@ -58,6 +65,31 @@ def test_record_round_trips(record: LedgerRecord) -> None:
     again = decode_record(encode_record(record), 1)
     assert again == record
     assert type(again) is type(record)
+
+
+def test_records_without_budget_are_those_of_earlier_versions() -> None:
+    for record in (LimitRecord(AT, Limit(Unit.PERSON, 5)), ReserveRecord(AT, RELEASE)):
+        fields = cbor2.loads(encode_record(record))
+        assert not fields.keys() & {"max_rows_per_person", "study_rho", "study_delta"}
+
+
+@pytest.mark.parametrize("name", ["study_rho", "study_delta"])
+@pytest.mark.parametrize("value", [None, 1, 0.0, float("nan"), "missing"])
+def test_decode_rejects_incomplete_and_invalid_budgets(name: str, value: object) -> None:
+    record = ReserveRecord(AT, replace(RELEASE, budget=StudyBudget(0.03, 1e-6)))
+    fields = {**cbor2.loads(encode_record(record)), name: value}
+    if value == "missing":
+        del fields[name]
+    with pytest.raises(IntegrityError, match="LEDGER-006"):
+        decode_record(cbor2.dumps(fields, canonical=True), 3)
+
+
+def test_budgets_1_and_1_0_have_same_encoding() -> None:
+    one, two = (
+        encode_record(ReserveRecord(AT, replace(RELEASE, budget=StudyBudget(rho, 1e-6))))
+        for rho in (1, 1.0)
+    )
+    assert one == two
 
 
 def test_record_encoding_is_fixed() -> None:

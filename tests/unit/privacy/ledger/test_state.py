@@ -8,10 +8,13 @@ from itertools import product
 
 import pytest
 
-from shoal.errors import BudgetError, IntegrityError, LocalProtocolError, UsageError
+from shoal.errors import BudgetError, IntegrityError, LocalProtocolError, StoreError, UsageError
+from shoal.privacy.accountant import rho_to_epsilon
 from shoal.privacy.events import LOCAL_PERSON, Event, Relation, Scope, Unit
-from shoal.privacy.ledger.limits import Limit, Period
+from shoal.privacy.ledger.charges import StudyBudget
+from shoal.privacy.ledger.limits import DEFAULT_LIMITS, Limit, Period
 from shoal.privacy.ledger.records import (
+    DateRecord,
     LedgerRecord,
     LedgerRelease,
     LedgerRow,
@@ -27,12 +30,13 @@ from shoal.privacy.ledger.records import (
 )
 from shoal.privacy.ledger.state import (
     HELD_STATES,
+    MAX_CLOCK_LEAD,
     SPENT_STATES,
     TRANSITIONS,
     LedgerState,
     LedgerTotal,
 )
-from shoal.privacy.rounding import grains_down, grains_up
+from shoal.privacy.rounding import delta_grains_down, delta_grains_up, grains_down, grains_up
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 LATER = AT + timedelta(days=200)
@@ -53,6 +57,10 @@ PATHS: dict[ReleaseState, list[LedgerRecord]] = {
     ],
     ReleaseState.VOIDED: [STORE, TransitionRecord(AT, KEY, ReleaseState.VOIDED)],
 }
+
+
+def replace_key(record: StoreRecord, key: ReleaseKey) -> StoreRecord:
+    return record._replace(key=key)
 
 
 def write(books: LedgerState, *records: LedgerRecord) -> list[LedgerRow]:
@@ -297,10 +305,10 @@ def test_find_entry_rejects_voided_question() -> None:
 def test_held_release_is_checked_against_limits_when_sent() -> None:
     books = books_at(ReleaseState.STORED)
     entry = books.entries[KEY]
-    books.refuse_if_over(replace(EVENT, epsilon=3.5), "me.csv", AT)
+    other = replace(RELEASE, question="q2")
+    books.refuse_if_over(replace(other, event=replace(EVENT, epsilon=3.5)), AT)
     with pytest.raises(BudgetError, match="BUDGET-002"):
-        books.refuse_if_over(replace(EVENT, epsilon=3.6), "me.csv", AT)
-    assert books.compute_remaining(EVENT, "me.csv", AT) == grains_down(3.5)
+        books.refuse_if_over(replace(other, event=replace(EVENT, epsilon=3.6)), AT)
     write(books, LimitRecord(AT, replace(YEARLY, grains=grains_down(0.5))))
     books.refuse_sending_if_over(entry, LATER)
     write(books, LimitRecord(AT, replace(YEARLY, grains=grains_down(0.4))))
@@ -347,3 +355,63 @@ def test_check_head_rejects_heads_not_in_chain() -> None:
 def test_check_head_rejects_malformed_heads(noted: str) -> None:
     with pytest.raises(UsageError, match="is not the head of a ledger"):
         LedgerState().check_head(noted)
+
+
+def test_common_limit_of_older_ledger_is_largest_of_single_units() -> None:
+    books = LedgerState()
+    write(books, OpeningRecord(AT))
+    assert books.make_common_limit() == DEFAULT_LIMITS[0]
+    for limit in (
+        Limit(Unit.PERSON, grains_down(6.0), delta_grains=5),
+        Limit(Unit.UPDATE, grains_down(1.0), delta_grains=7),
+        Limit(Unit.RECORD, grains_down(9.0), period=Period.MONTH),
+        Limit(Unit.RECORD, grains_down(8.0), source="a.csv"),
+        Limit(Unit.RECORD, None, releases=3),
+    ):
+        write(books, LimitRecord(AT, limit))
+    assert books.make_common_limit() == Limit(None, grains_down(6.0), delta_grains=7)
+    write(books, LimitRecord(AT, Limit(None, None)))
+    assert books.make_common_limit() is None, "the owner removed it"
+
+
+def test_totals_and_limits_count_study_with_budget_once() -> None:
+    books = LedgerState()
+    common = Limit(None, grains_down(4.0), delta_grains=delta_grains_down(1e-4))
+    write(books, OpeningRecord(AT), LimitRecord(AT, common))
+    budget = StudyBudget(0.024, 1e-6)
+    scope = Scope(Unit.RECORD, Relation.ADD_REMOVE, "everyone")
+    event = Event("test", {}, scope, 0.4, 2.5e-7, rho=0.006)
+    releases = [replace(RELEASE, question=f"q{i}", event=event, budget=budget) for i in range(4)]
+    whole = grains_up(rho_to_epsilon(*budget))
+    for i, release in enumerate(releases):
+        books.refuse_if_over(release, AT)
+        write(books, ReserveRecord(AT, release), replace_key(STORE, release.key))
+        [total], [usage] = books.compute_totals(), books.list_usage(AT)
+        assert (total.spent, total.held, total.held_delta) == (0, whole, delta_grains_up(1e-6))
+        assert (usage.held, usage.releases) == (2 * whole, i + 1)
+    write(books, TransitionRecord(AT, releases[0].key, ReleaseState.SENDING))
+    [total] = books.compute_totals()
+    assert (total.spent, total.held) == (whole, 0), "what is left of the study costs nothing more"
+    beyond = replace(RELEASE, question="q9", event=event, budget=budget)
+    write(books, ReserveRecord(AT, beyond))
+    [total] = books.compute_totals()
+    assert (total.spent, total.held) == (whole, grains_up(0.4)), "a release beyond the budget"
+
+
+def test_only_dated_records_move_the_checked_time() -> None:
+    books = books_at(ReleaseState.STORED)
+    assert not books.is_clock_ahead(AT + MAX_CLOCK_LEAD)
+    late = AT + MAX_CLOCK_LEAD + timedelta(microseconds=1)
+    assert books.is_clock_ahead(late)
+    write(books, LimitRecord(late, YEARLY), TransitionRecord(late, KEY, ReleaseState.VOIDED))
+    with pytest.raises(StoreError, match="LEDGER-012"):
+        books.refuse_if_ahead(late)
+    write(books, DateRecord(late))
+    books.refuse_if_ahead(late)
+    write(books, DateRecord(AT))
+    books.refuse_if_ahead(late)
+
+
+def test_sending_moves_the_checked_time() -> None:
+    books = books_at(ReleaseState.SENDING)
+    books.refuse_if_ahead(LATER + MAX_CLOCK_LEAD)
