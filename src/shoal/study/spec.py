@@ -130,8 +130,8 @@ class Privacy(StudyTable):
     )
     delta: Annotated[float, Field(ge=0, le=0.01), NormalizeZero] = Field(
         default=0.0,
-        description="Limits how often the loss may exceed epsilon: trust shuffled (required), trust "
-        "secure-sum of pfds, and ddml.",
+        description="Limits how often the loss may exceed epsilon; for trust shuffled (required), "
+        "trust secure-sum of pfds, and ddml.",
     )
     unit: Literal["person", "record", "update", "weight"] = Field(
         default="record",
