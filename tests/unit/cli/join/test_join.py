@@ -313,6 +313,7 @@ def test_join_counts_rows_outside_ranges_for_owner_and_sends_no_count(
             f"http://127.0.0.1:{port}",
             study=DDML.short_digest,
             ledger=folder / "me.db",
+            new_ledger=True,
             data=str(path),
             yes=True,
             max_epsilon="4",
@@ -441,7 +442,14 @@ def test_preview_of_devices_requests_no_model_and_says_so(
     data = str(write_csv(folder / "row.csv", 1))
     with standing(server) as port:
         url = f"http://127.0.0.1:{port}"
-        join(url, study=DDML.short_digest, ledger=folder / "me.db", data=data, preview=True)
+        join(
+            url,
+            study=DDML.short_digest,
+            ledger=folder / "me.db",
+            new_ledger=True,
+            data=data,
+            preview=True,
+        )
     assert {one.path.rpartition("/")[2] for one in server.heard} == {"studies", "manifest"}
     assert "No model was requested from the coordinator for it." in capsys.readouterr().out
 

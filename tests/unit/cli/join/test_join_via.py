@@ -175,6 +175,7 @@ def test_join_before_consent_contacts_no_address_of_manifest(
                     coordinator.url,
                     study=manifest.digest.hex(),
                     ledger=folder / "me.db",
+                    new_ledger=True,
                     data=data,
                     **options,
                 )
@@ -194,6 +195,7 @@ def test_relay_of_manifest_is_asked_after_consent_and_before_registration(
             coordinator.url,
             study=manifest.digest.hex(),
             ledger=folder / "me.db",
+            new_ledger=True,
             data=str(write_csv(folder / "row.csv", 1)),
             yes=True,
             max_epsilon="4",
