@@ -232,7 +232,8 @@ class Client:
 
     async def fetch_broadcasts(self, study: str, after: int, wait: int = 0) -> MessagePage:
         """Return messages for everyone with numbers larger than `after`; wait for new ones."""
-        target = f"{study_route(study, 'board')}?after={after}&wait={wait}"
+        waiting = f"&wait={wait}" if wait else ""
+        target = f"{study_route(study, 'board')}?after={after}{waiting}"
         return self._coordinator.parse_body(
             from_cbor, await self._request("GET", target, codec.MAX_BYTES), MessagePage
         )

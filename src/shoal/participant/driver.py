@@ -9,8 +9,10 @@ transaction. Everything else follows after that.
 
 A second task delivers the outbox: in order, each message until the coordinator acknowledges it; or,
 if the delivery is concurrent, each answer in its own task. A third task polls for messages. A poll
-acknowledges all earlier messages, so it starts after these are saved. Both tasks report to the
-first one through a queue. A process that stops resumes from what was saved.
+acknowledges all earlier messages, so it starts after these are saved. If the delivery has fixed the
+times of its reads in advance, the third task reads at these times instead, and the run does not end
+before the last of them. Both tasks report to the first one through a queue. A process that stops
+resumes from what was saved.
 
 If a file cannot be written, the run ends with that error. The input counts as not received, and the
 study is not aborted.
@@ -26,18 +28,26 @@ from functools import partial
 from typing import Any
 
 from shoal.entropy import Entropy
-from shoal.errors import IntegrityError, LocalProtocolError, RemoteProtocolError, StoreError
+from shoal.errors import (
+    IntegrityError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    StoreError,
+    TransportError,
+)
 from shoal.messages.codec import check_value_count, dump, load
 from shoal.participant.client import RefusedError
-from shoal.participant.consent import too_late_error
+from shoal.participant.consent import no_question_error, not_sent_error
 from shoal.participant.delivery import (
     Delivery,
     MailboxMessage,
     OutgoingAnswer,
     ReplyMessage,
     StudyContext,
+    report_retry,
 )
 from shoal.participant.journal import JournalUpdate, ParticipationStatus
+from shoal.participant.reading import ReadingTimes, sleep_until
 from shoal.protocols.base import (
     AGGREGATOR,
     Abort,
@@ -64,6 +74,7 @@ from shoal.protocols.driver import Host, RejectedMessage
 from shoal.protocols.mpc.computer import make_interruption
 from shoal.text import format_count
 from shoal.transport.api import Status
+from shoal.transport.broadcasts import MAX_MESSAGE_VALUES
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +89,7 @@ class AnswerDropped:
     """The answer to a question has not left and will not leave."""
 
     question: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +106,19 @@ class StudyEnded:
     status: Status
 
 
+@dataclass(frozen=True, slots=True)
+class ReadingEnded:
+    """The last read at a time that was fixed in advance is over."""
+
+
 PeerInput = Input | MailboxMessage | ReplyMessage | AlarmsDue
-DriverInput = PeerInput | MessageDelivered | AnswerDropped | StudyEnded | Abort | BaseException
+DriverInput = (
+    PeerInput | MessageDelivered | AnswerDropped | StudyEnded | ReadingEnded | Abort | BaseException
+)
 
 
 PARTICIPANT_NAME = "participant"
 """Name of the peer in its own process; messages do not contain it."""
-
-MAX_MESSAGE_VALUES = 1 << 18
-"""Most values in a message.
-
-The longest message is AnonML's publication, with a few numbers for each feature. Rejecting a
-message with this many values takes 300 MB at most.
-"""
 
 
 class ParticipantHost(Host):
@@ -193,6 +205,9 @@ CLOCK_CHECK_SECONDS = 30.0
 MIN_POLL_SECONDS = 1.0
 """Shortest time in which a coordinator should answer a poll without new messages."""
 
+MAX_READS_UNDER_WAY = 4
+"""Most reads that wait for a response at the same time; a read beyond that is left out."""
+
 _ENDED_STATUSES: tuple[ParticipationStatus, ...] = ("finished", "over", "aborted")
 _PARTICIPANT_ERRORS = ("AUTH-", "ENROL-", "HOST-001")
 """Codes of refusals that concern the participant, not the message: retrying would not help."""
@@ -237,7 +252,7 @@ class StudyDriver:
         self.result: object = None
         self.is_new = saved.state is None
         self.inputs: asyncio.Queue[DriverInput] = asyncio.Queue()
-        self.outbox_changed, self.study_ended = asyncio.Event(), asyncio.Event()
+        self.outbox_changed, self.is_reading = asyncio.Event(), False
         self.timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> ParticipationResult:
@@ -249,10 +264,13 @@ class StudyDriver:
         self._fire_due_alarms()
         send = self._send_concurrently if self.delivery.is_concurrent else self._send_in_order
         tasks = [asyncio.create_task(self._run_guarded(send))]
-        # A scheduled answer must not leave after the study has ended, so polling continues.
-        if self.delivery.can_poll and (
-            is_under_way or (self.delivery.is_concurrent and self.outbox)
-        ):
+        reading = self.delivery.reading
+        if reading is not None and (is_under_way or self.outbox):
+            # The end of the reads must not show when an answer arrived.
+            self.is_reading = True
+            read = partial(self._read_on_schedule, reading)
+            tasks.append(asyncio.create_task(self._run_guarded(read)))
+        elif self.delivery.can_poll and is_under_way:
             tasks.append(asyncio.create_task(self._run_guarded(self._poll_messages)))
         try:
             while not self._is_done():
@@ -275,7 +293,10 @@ class StudyDriver:
 
     def _is_done(self) -> bool:
         return self.status == "aborted" or (
-            self.status in _ENDED_STATUSES and not self.outbox and not self.tasks
+            self.status in _ENDED_STATUSES
+            and not self.outbox
+            and not self.tasks
+            and not self.is_reading
         )
 
     async def _process_input(self, given: DriverInput) -> None:
@@ -285,8 +306,10 @@ class StudyDriver:
                 raise given
             case MessageDelivered(number):
                 self._mark_delivered(number)
-            case AnswerDropped(question):
-                self._drop_unsent_answer(question)
+            case AnswerDropped():
+                self._drop_unsent_answer(given)
+            case ReadingEnded():
+                self._end_reading()
             case Abort():
                 self._commit(None, InputResult(self.host.state, (given,)))
             case StudyEnded(status):
@@ -295,7 +318,6 @@ class StudyDriver:
                     self.journal.set_status(self.study, "over")
                     self.status = "over"
                 self.tasks.clear()
-                self.study_ended.set()
             case _:
                 self._handle_peer_input(given)
                 await self._collect_computations()
@@ -413,27 +435,38 @@ class StudyDriver:
                 self.journal.remove_messages(self.study, *self.delivered_numbers)
                 self.delivered_numbers.clear()
 
-    def _drop_unsent_answer(self, question: str) -> None:
+    def _drop_unsent_answer(self, dropped: AnswerDropped) -> None:
         """Remove an answer that has not left from the outbox.
 
         If no answer has left and no other waits, the study was not answered: abort it.
         """
+        question = dropped.question
         numbers = [n for n, message in self.outbox.items() if message.question == question]
-        is_over = self.study_ended.is_set()
         if (
             self.status == "finished"
             and len(numbers) == len(self.outbox)
             and not self.delivery.has_sent()
         ):
-            error = too_late_error(self.context.joined.title, self.study, is_over=is_over)
+            error = not_sent_error(self.context.joined.title, self.study, dropped.why)
             self._commit(None, InputResult(self.host.state, (Abort(error),)))
             return
-        why = "the study has ended" if is_over else "the time for sending it has passed"
-        self.on_progress(f"{question} was not sent: {why}")
+        self.on_progress(f"{question} was not sent: {dropped.why}")
         self.journal.remove_messages(self.study, *numbers, *self.delivered_numbers)
         self.delivered_numbers.clear()
         for number in numbers:
             del self.outbox[number]
+
+    def _end_reading(self) -> None:
+        """Stop waiting for questions; if none came, the study was not answered."""
+        self.is_reading = False
+        if self.status != "agreed":
+            return
+        if self.delivery.has_sent():
+            self.journal.set_status(self.study, "over")
+            self.status = "over"
+        else:
+            error = no_question_error(self.context.joined.title, self.study)
+            self._commit(None, InputResult(self.host.state, (Abort(error),)))
 
     def _fire_due_alarms(self) -> None:
         """Fire alarms that are due, or set a timer for the next one."""
@@ -480,6 +513,37 @@ class StudyDriver:
                 await self.context.client.back_off(n_early)
         self.inputs.put_nowait(StudyEnded(page.status))
 
+    async def _read_on_schedule(self, reading: ReadingTimes) -> None:
+        """Start each read at its time, whatever happened to the earlier ones."""
+        under_way: set[asyncio.Task[None]] = set()
+        sleep, when = self.context.client.sleep, reading.find_next(self.clock.now())
+        try:
+            while when < reading.end:
+                await sleep_until(when, self.clock, sleep)
+                under_way = {task for task in under_way if not task.done()}
+                if len(under_way) < MAX_READS_UNDER_WAY:
+                    under_way.add(asyncio.create_task(self._run_guarded(self._read_once)))
+                when = reading.find_next(max(when, self.clock.now()))
+            await sleep_until(reading.end, self.clock, sleep)
+        finally:
+            for task in under_way:
+                task.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
+        self.inputs.put_nowait(ReadingEnded())
+
+    async def _read_once(self) -> None:
+        """Read messages once; a failure is reported, and the next read follows at its time."""
+        try:
+            messages = await self.delivery.read_messages(self.host.state)
+        except TransportError as error:
+            report_retry(self.on_progress, error)
+            return
+        except RefusedError as error:
+            self.on_progress(f"refused by the coordinator ({error.code}): {error.what}")
+            return
+        for message in messages:
+            self.inputs.put_nowait(message)
+
     async def _send_in_order(self) -> None:
         """Deliver the messages of the outbox one after the other."""
         while True:
@@ -513,8 +577,6 @@ class StudyDriver:
                 question,
                 begin_send=partial(self._begin_send, outgoing),
                 read_stored=lambda: self.account.list_unsent().get(question or ""),
-                get_state=lambda: self.host.state,
-                study_ended=self.study_ended,
                 on_progress=self.on_progress,
             )
         )
@@ -523,7 +585,7 @@ class StudyDriver:
                 return
             case "late":
                 assert question is not None, "only answers have a time"
-                self.inputs.put_nowait(AnswerDropped(question))
+                self.inputs.put_nowait(AnswerDropped(question, outcome.why))
                 return
             case "refused":
                 assert outcome.error is not None

@@ -32,7 +32,8 @@ from shoal.errors import TransportError
 from shoal.relay.client import CoordinatorClient
 from shoal.relay.spool import Spool
 from shoal.relay.studies import StudyTracker, TrackedStudy
-from shoal.study.delivery import PhaseWindow, compute_min_batch
+from shoal.study.delivery import compute_min_batch
+from shoal.study.schedule import PhaseWindow
 from shoal.transport.api import BatchReceipt
 from shoal.transport.client import RefusedError
 

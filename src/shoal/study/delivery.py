@@ -1,4 +1,4 @@
-"""Anonymous delivery: scopes, slots, tickets, time windows, and their label text.
+"""Anonymous delivery: scopes, slots, tickets, and their label text.
 
 Participants of AnonML, and of DDML with tokens, send without a name, and each counts only as often
 as the study allows. Participants, coordinators and relays compute the same values here.
@@ -27,8 +27,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -72,6 +71,11 @@ def has_tickets(manifest: Manifest) -> bool:
     return is_anonymous(manifest.study) and manifest.issuer_key is None
 
 
+def needs_schedule(manifest: Manifest) -> bool:
+    """Return whether participants send packets with tokens, at times that the schedule decides."""
+    return has_tokens(manifest) and get_protocol(manifest.study).has_packets
+
+
 def check_delivery(manifest: Manifest) -> None:
     """Raise ``HOST-003`` if participants would be less anonymous than the study states.
 
@@ -96,6 +100,7 @@ def check_delivery(manifest: Manifest) -> None:
             why="Its credentials contain the partition of a person, which differs between studies.",
             fix="Leave the epoch out: credentials then count for this study alone.",
         )
+    check_schedule(manifest)
     is_sealed = (
         has_tokens(manifest) and manifest.gateway_key is not None and manifest.relay is not None
     )
@@ -105,6 +110,24 @@ def check_delivery(manifest: Manifest) -> None:
             "A study with trust shuffled needs tokens, a gateway and a relay.",
             why="Its answers arrive encrypted, in shuffled batches, from a relay of another party.",
             fix='Name the relay: shoal serve STUDY --relay URL; or trust = "local"',
+        )
+
+
+def check_schedule(manifest: Manifest) -> None:
+    """Raise ``HOST-003`` if a study with packets has no schedule, or another study has one."""
+    if needs_schedule(manifest) and manifest.schedule is None:
+        raise SpecError(
+            "HOST-003",
+            "The manifest has no schedule, and the study has anonymous packets.",
+            why="The time of a packet must not depend on what the coordinator says later.",
+            fix='Publish the study with shoal serve, or add "schedule" with the keys "opens" and '
+            '"window", in milliseconds.',
+        )
+    if manifest.schedule is not None and not needs_schedule(manifest):
+        raise SpecError(
+            "HOST-003",
+            "The manifest has a schedule, but the study has no anonymous packets.",
+            fix="Leave the schedule out.",
         )
 
 
@@ -236,24 +259,6 @@ class TokenSlots:
         for partition, ticket in zip(partitions.tolist(), tickets, strict=True):
             self._tickets.setdefault(partition, ticket)
         self._n_drawn = counters.stop
-
-
-@dataclass(frozen=True)
-class PhaseWindow:
-    """The time of a phase, and its deadlines."""
-
-    opened: datetime
-    closes: datetime
-
-    @property
-    def collects_until(self) -> datetime:
-        """The time until which packets are sent."""
-        return self.opened + (self.closes - self.opened) * 7 / 10
-
-    @property
-    def resends_until(self) -> datetime:
-        """The time until which lost packets are sent again."""
-        return self.opened + (self.closes - self.opened) * 9 / 10
 
 
 TOKEN_UNDO = (
