@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shoal.study.delivery import PhaseWindow
+from shoal.study.schedule import PhaseWindow
 from tests.e2e.anonymous import N_ATTEMPTS, TooSlowError, run_with_retries
 from tests.e2e.test_anonymous_ohttp import check_timing
 from tests.support.http import Connection, Request

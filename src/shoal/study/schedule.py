@@ -47,7 +47,7 @@ class PhaseWindow:
     @property
     def sends_from(self) -> datetime:
         """The time from which packets are sent."""
-        return self._find_time(55)
+        return self._find_time(60)
 
     @property
     def collects_until(self) -> datetime:

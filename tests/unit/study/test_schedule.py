@@ -45,7 +45,7 @@ def test_parts_of_window_are_fixed_shares() -> None:
             window.resends_until,
             window.closes,
         )
-    ] == [50, 55, 80, 90, 100]
+    ] == [50, 60, 80, 90, 100]
 
 
 @pytest.mark.parametrize(
