@@ -1,4 +1,4 @@
-"""Link anonymous packets to registered keys by the times at which a coordinator serves people.
+"""Link anonymous packets to registered keys by the times of serving them.
 
 A hostile coordinator answers one registered key at a time: it holds back all other responses, and
 then takes the next packet for one of that key. `tests/e2e/test_active_coordinator.py` runs such a

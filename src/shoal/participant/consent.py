@@ -4,7 +4,8 @@
 before anything is spent. The participant's own code computes the price from the manifest; a price
 that the coordinator states is never used.
 
-Each ``..._error`` function returns a ``CONSENT-001`` error. Nothing was sent when one is raised.
+Each ``..._error`` function except `already_answered_error` returns a ``CONSENT-001`` error. Nothing
+was sent when one is raised.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Protocol
 
-from shoal.errors import BudgetError, ConsentError
+from shoal.errors import BudgetError, ConsentError, IntegrityError
 from shoal.privacy.events import Event
 from shoal.privacy.ledger.limits import Limit, LimitUsage, measure_usage, refuse_if_over
 from shoal.privacy.ledger.records import ReleaseState
@@ -388,4 +389,16 @@ def not_sent_error(title: str, study: str, why: str) -> ConsentError:
         f"Your answer to the study {escape_text(title)} was not sent: {why}.",
         why="A late packet would arrive alone and reveal its sender. Nothing was sent.",
         fix=f"Release what your ledger reserved for it: shoal leave {study[:12]}",
+    )
+
+
+def already_answered_error() -> IntegrityError:
+    """Return the error for a coordinator that reports a different answer."""
+    return IntegrityError(
+        "LEDGER-007",
+        "The coordinator reports a different answer from you that this ledger has no record of.",
+        why="The ledger was restored from a backup and drew the answer a second time, or the "
+        "coordinator lies.",
+        fix="Nothing more is sent. Compare your ledger with the head that you noted: shoal ledger "
+        "verify --head HEAD",
     )

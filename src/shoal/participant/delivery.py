@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
@@ -34,7 +35,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 from shoal.clock import Clock
 from shoal.crypto.identity import Identity
 from shoal.entropy import Entropy
-from shoal.errors import LocalProtocolError, TransportError
+from shoal.errors import LocalProtocolError, RemoteProtocolError, TransportError
 from shoal.messages.base import Message
 from shoal.messages.codec import decode
 from shoal.participant.client import Client, RefusedError
@@ -43,6 +44,7 @@ from shoal.protocols.ddml.messages import MESSAGES, DDMLDraw, DDMLUpdate
 from shoal.protocols.ledger import Account, Ledger
 from shoal.study.handle import StudyHandle
 from shoal.transport.api import MAX_WAIT_SECONDS, MessagePage, Poll
+from shoal.transport.broadcasts import parse_ask
 
 if TYPE_CHECKING:
     from shoal.participant.reading import ReadingTimes
@@ -266,6 +268,31 @@ class AnonymousDelivery(Delivery):
 
 
 @dataclass(frozen=True)
+class PacketPreview(AnonymousDelivery):
+    """What a preview reads of a study with packets: questions that are signed and scheduled.
+
+    Parameters
+    ----------
+    handle
+        The study.
+    key
+        The coordinator's key, which signed the manifest.
+    """
+
+    handle: StudyHandle
+    key: bytes
+
+    async def fetch_preview(self, _first: Sequence[bytes]) -> list[MailboxMessage | ReplyMessage]:
+        page = await self.client.fetch_broadcasts(self.study, 0)
+        found: list[MailboxMessage | ReplyMessage] = []
+        for queued in page.letters:
+            with suppress(RemoteProtocolError):
+                parse_ask(self.handle, self.key, queued)
+                found.append(MailboxMessage(queued.number, queued.payload))
+        return found
+
+
+@dataclass(frozen=True)
 class DDMLDelivery(Delivery):
     """Draws and updates of a device.
 
@@ -321,6 +348,8 @@ def make_delivery(
     study, joined = context.study, context.joined
     protocol, is_anonymous = study.protocol, study.protocol.is_anonymous(study.study)
     if not protocol.has_updates:
+        if study.manifest.schedule is not None:
+            return PacketPreview(isolated_client, joined.study, study, joined.key)
         if is_anonymous or joined.role == "reader":
             return AnonymousDelivery(isolated_client, joined.study)
         return SignedDelivery(context.client, joined.study, identity)

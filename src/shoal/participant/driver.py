@@ -28,16 +28,10 @@ from functools import partial
 from typing import Any
 
 from shoal.entropy import Entropy
-from shoal.errors import (
-    IntegrityError,
-    LocalProtocolError,
-    RemoteProtocolError,
-    StoreError,
-    TransportError,
-)
+from shoal.errors import LocalProtocolError, RemoteProtocolError, StoreError, TransportError
 from shoal.messages.codec import check_value_count, dump, load
 from shoal.participant.client import RefusedError
-from shoal.participant.consent import no_question_error, not_sent_error
+from shoal.participant.consent import already_answered_error, no_question_error, not_sent_error
 from shoal.participant.delivery import (
     Delivery,
     MailboxMessage,
@@ -47,7 +41,7 @@ from shoal.participant.delivery import (
     report_retry,
 )
 from shoal.participant.journal import JournalUpdate, ParticipationStatus
-from shoal.participant.reading import ReadingTimes, sleep_until
+from shoal.participant.reading import ReadingTimes, run_reads
 from shoal.protocols.base import (
     AGGREGATOR,
     Abort,
@@ -187,26 +181,11 @@ class ParticipationResult:
         )
 
 
-def already_answered_error() -> IntegrityError:
-    """Return the error for a coordinator that reports a different answer."""
-    return IntegrityError(
-        "LEDGER-007",
-        "The coordinator reports a different answer from you that this ledger has no record of.",
-        why="The ledger was restored from a backup and drew the answer a second time, or the "
-        "coordinator lies.",
-        fix="Nothing more is sent. Compare your ledger with the head that you noted: shoal ledger "
-        "verify --head HEAD",
-    )
-
-
 CLOCK_CHECK_SECONDS = 30.0
 """Longest wait for an alarm before the clock is read again: it may have been changed."""
 
 MIN_POLL_SECONDS = 1.0
 """Shortest time in which a coordinator should answer a poll without new messages."""
-
-MAX_READS_UNDER_WAY = 4
-"""Most reads that wait for a response at the same time; a read beyond that is left out."""
 
 _ENDED_STATUSES: tuple[ParticipationStatus, ...] = ("finished", "over", "aborted")
 _PARTICIPANT_ERRORS = ("AUTH-", "ENROL-", "HOST-001")
@@ -513,22 +492,9 @@ class StudyDriver:
                 await self.context.client.back_off(n_early)
         self.inputs.put_nowait(StudyEnded(page.status))
 
-    async def _read_on_schedule(self, reading: ReadingTimes) -> None:
-        """Start each read at its time, whatever happened to the earlier ones."""
-        under_way: set[asyncio.Task[None]] = set()
-        sleep, when = self.context.client.sleep, reading.find_next(self.clock.now())
-        try:
-            while when < reading.end:
-                await sleep_until(when, self.clock, sleep)
-                under_way = {task for task in under_way if not task.done()}
-                if len(under_way) < MAX_READS_UNDER_WAY:
-                    under_way.add(asyncio.create_task(self._run_guarded(self._read_once)))
-                when = reading.find_next(max(when, self.clock.now()))
-            await sleep_until(reading.end, self.clock, sleep)
-        finally:
-            for task in under_way:
-                task.cancel()
-            await asyncio.gather(*under_way, return_exceptions=True)
+    async def _read_on_schedule(self, times: ReadingTimes) -> None:
+        sleep, read = self.context.client.sleep, partial(self._run_guarded, self._read_once)
+        await run_reads(times, self.clock, sleep, read)
         self.inputs.put_nowait(ReadingEnded())
 
     async def _read_once(self) -> None:
@@ -537,12 +503,11 @@ class StudyDriver:
             messages = await self.delivery.read_messages(self.host.state)
         except TransportError as error:
             report_retry(self.on_progress, error)
-            return
         except RefusedError as error:
             self.on_progress(f"refused by the coordinator ({error.code}): {error.what}")
-            return
-        for message in messages:
-            self.inputs.put_nowait(message)
+        else:
+            for message in messages:
+                self.inputs.put_nowait(message)
 
     async def _send_in_order(self) -> None:
         """Deliver the messages of the outbox one after the other."""

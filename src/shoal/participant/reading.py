@@ -1,6 +1,6 @@
-"""Read the broadcasts of a study with anonymous packets, at times of the participant's own choice.
+"""Read the broadcasts of a study with anonymous packets, at times fixed in advance.
 
-`shoal.participant.driver` starts each read at a time of `ReadingTimes`, and
+`shoal.participant.driver` starts each read at a time of `ReadingTimes` (`run_reads`), and
 `shoal.participant.anonymous_delivery` passes what was read to a `BroadcastReader`.
 
 A change must keep:
@@ -13,9 +13,11 @@ A change must keep:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from shoal.clock import Clock
 from shoal.entropy import Entropy
@@ -30,6 +32,8 @@ from shoal.transport.broadcasts import hash_ask, parse_ask
 
 CLOCK_CHECK_SECONDS = 30.0
 """Longest wait before the clock is read again: it may have been changed."""
+MAX_READS_UNDER_WAY = 4
+"""Most reads that wait for a response at the same time; a read beyond that is left out."""
 _DRAW_STEP = timedelta(milliseconds=1)
 _TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 
@@ -77,6 +81,29 @@ def draw_reading_times(
         cadence,
         draw_time(last.resends_until, last.closes, entropy),
     )
+
+
+async def run_reads(
+    times: ReadingTimes,
+    clock: Clock,
+    sleep: Callable[[float], Awaitable[None]],
+    read: Callable[[], Coroutine[Any, Any, None]],
+) -> None:
+    """Start each read at its time, whatever happened to the earlier ones; return at the end."""
+    under_way: set[asyncio.Task[None]] = set()
+    when = times.find_next(clock.now())
+    try:
+        while when < times.end:
+            await sleep_until(when, clock, sleep)
+            under_way = {task for task in under_way if not task.done()}
+            if len(under_way) < MAX_READS_UNDER_WAY:
+                under_way.add(asyncio.create_task(read()))
+            when = times.find_next(max(when, clock.now()))
+        await sleep_until(times.end, clock, sleep)
+    finally:
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
 
 
 async def sleep_until(
@@ -146,7 +173,7 @@ class BroadcastReader:
                 raise RemoteProtocolError(
                     "ANONML-003",
                     f"The coordinator has signed two different questions for phase {ask.phase}.",
-                    why="Participants with different questions can be told apart. Message "
+                    why="Participants with different questions can be distinguished. Message "
                     f"{queued.number} and an earlier one prove it.",
                 )
             if ask.phase in self.own_phases:

@@ -318,7 +318,7 @@ def make_offer_statement(
         leaves=leaves,
         bytes=n_bytes,
         seen_by=_describe_token_recipients(manifest, plan, via),
-        not_covered=tuple(_list_token_exclusions(statement)),
+        not_covered=tuple(_list_token_exclusions(statement, plan, via)),
         undo=TOKEN_UNDO,
     )
 
@@ -389,20 +389,31 @@ def _describe_token_recipients(manifest: Manifest, plan: Plan, via: str | None) 
     who, what = get_protocol(study).describe_token_recipients(study)
     epoch = "" if manifest.epoch is None else f" of {manifest.epoch}"
     same = "" if n_partitions == 1 else f" in the same of {format_count(n_partitions, 'partition')}"
+    few = (
+        f". Nothing is sent while there are fewer than {study.participation.minimum:,}"
+        if plan.script is not None
+        else ""
+    )
     return (
         f"{who}. The token proves that {what} comes from a registered member{epoch}{same}, but not "
         "from which one; not even the coordinator knows. The list of members is public, and you "
-        f"see how many there are. {_ADDRESS[via]}. The guarantee does not rely on your being "
+        f"see how many there are{few}. {_ADDRESS[via]}. The guarantee does not rely on your being "
         "anonymous"
     )
 
 
-def _list_token_exclusions(statement: Statement) -> list[str]:
+def _list_token_exclusions(statement: Statement, plan: Plan, via: str | None) -> list[str]:
     registered = (
         "that you registered: the public list of members contains a key that was made for you and "
         "for this list alone"
     )
     items = [registered if item == ENROLMENT else item for item in statement.not_covered]
+    # The first phase can be opened in one way only. Later ones are compared with the relay's.
+    if plan.script is not None and plan.script.n_phases > 1 and via != "ohttp":
+        items.append(
+            "that you are asked the same question as others, if you use no relay: there is nothing "
+            "to compare it with, and a question that only you get would show which packet is yours"
+        )
     return [
         *items,
         "the link between you and your data, if few people have registered or the others work "

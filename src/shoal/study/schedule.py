@@ -1,4 +1,4 @@
-"""The schedule of a study with anonymous packets: phases, their parts, and the reading cadence.
+"""The schedule of a study with anonymous packets: phases, parts of a phase, cadence.
 
 The manifest contains a `Schedule`. Participants, coordinators and relays compute every time of a
 phase from it, so that no message decides when a participant reads or sends.

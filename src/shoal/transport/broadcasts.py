@@ -1,4 +1,4 @@
-"""Read the messages to everyone of a study with anonymous packets: signed, and as scheduled.
+"""Messages to everyone in a study with anonymous packets: signed, and as scheduled.
 
 Participants and relays accept the opening of a phase with `parse_ask` only, so that both check the
 same things.

@@ -16,6 +16,8 @@ from shoal.participant.client import encode_update_body, parse_instance
 from shoal.participant.delivery import (
     AnonymousDelivery,
     DDMLDelivery,
+    MailboxMessage,
+    PacketPreview,
     SignedDelivery,
     StudyContext,
     is_enrolled,
@@ -25,8 +27,11 @@ from shoal.participant.journal import JoinedStudy, Role
 from shoal.protocols.ddml.messages import DDMLDraw, DDMLUpdate
 from shoal.study.handle import StudyHandle
 from shoal.study.manifest import Manifest
-from tests.support.credentials import token_manifest
+from shoal.transport.api import MessagePage
+from tests.support.credentials import TokenDesk, token_manifest, tokens
 from tests.support.participants import COORDINATOR, URL, Desk, make_manifest
+
+__all__ = ["tokens"]
 
 ME = Identity.from_seed(bytes(32))
 
@@ -147,3 +152,18 @@ def test_ddml_delivery_refuses_to_poll() -> None:
     manifest = make_manifest("ddml", ddml={"n_instances": 2})
     with pytest.raises(LocalProtocolError, match="PROTO-001"):
         asyncio.run(DDMLDelivery(Desk(manifest), "ab").poll_messages(0))
+
+
+def test_preview_of_packets_reads_signed_questions_only(tokens: None) -> None:
+    desk = TokenDesk(token_manifest(n=1))
+    handle, read = StudyHandle(desk.manifest), desk.fetch_broadcasts
+    delivery = PacketPreview(desk, handle.digest.hex(), handle, desk.identity.public_key)
+    (message,) = asyncio.run(delivery.fetch_preview(()))
+    assert isinstance(message, MailboxMessage) and message.payload == desk.letters[0][2]
+
+    async def unsigned(study: str, after: int, wait: int = 0) -> MessagePage:
+        page = await read(study, after, wait)
+        return page.replace(letters=tuple(one.replace(signature=None) for one in page.letters))
+
+    desk.fetch_broadcasts = unsigned  # type: ignore[method-assign]
+    assert asyncio.run(delivery.fetch_preview(())) == []

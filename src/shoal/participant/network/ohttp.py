@@ -156,8 +156,8 @@ class OhttpPath(NetworkPath):
                 "ANONML-003",
                 f"The relay at {escape_text(self.relay.url)} was shown another question of phase "
                 f"{phase} than you.",
-                why="The coordinator could recognise the packets of people who get a question of "
-                "their own. Nothing is sent for this question.",
+                why="The coordinator could recognise the packet of a person who alone gets a "
+                "question. Nothing is sent for this question.",
             )
         return shown is not None
 
