@@ -24,9 +24,9 @@ After ``resends_until``
     The participant reads the list for the last time.
 
 If no process ran at one of these times, the participant reads the list of members at a time of its
-own choice, and another time is drawn over the rest of the window, at least half the time between
-``joins_until`` and ``sends_from`` later. A packet that has not left at ``resends_until`` never
-leaves: it would arrive alone.
+own choice, and another time is drawn over the rest of the window, at least a quarter of the time
+between ``joins_until`` and ``sends_from`` later. A packet that has not left at ``resends_until``
+never leaves: it would arrive alone.
 
 Status of a stored packet; each packet is minted once and stored before it leaves:
 
@@ -61,7 +61,7 @@ from shoal.crypto.credentials.tokens import read_pseudonym
 from shoal.entropy import Entropy
 from shoal.errors import TransportError
 from shoal.messages.codec import decode, encode
-from shoal.participant.client import Client, RefusedError, encode_update_body
+from shoal.participant.client import FIRST_WAIT, Client, RefusedError, encode_update_body
 from shoal.participant.consent import not_a_member_error, too_few_members_error
 from shoal.participant.delivery import (
     AnonymousDelivery,
@@ -386,7 +386,7 @@ class ScheduledDelivery(AnonymousDelivery):
             else:
                 # No process ran when the list was to be read, or when the packet was due. A packet
                 # that leaves when the machine wakes up would be known by that time.
-                allowance = (window.sends_from - window.joins_until) / 2
+                allowance = (window.sends_from - window.joins_until) / 4
                 check_at = self._draw_time(now, now + allowance)
                 deadline = check_at + allowance
                 another = self._draw_late_due_time(deadline, window)
@@ -468,9 +468,9 @@ class ScheduledDelivery(AnonymousDelivery):
             # Each participant reads the list at a random time, after the relay had time to forward
             # its packets.
             quarter = (resends - collects) / 4
-            looks_until = collects + 2 * quarter
+            looks_until = collects + 3 * quarter
             resent_at = self._draw_time(max(self.clock.now(), looks_until), resends)
-            await self._wait_until(self._draw_time(collects + quarter, looks_until))
+            await self._wait_until(self._draw_time(collects + quarter, collects + 2 * quarter))
             if await self._check_received(minted, answer, looks_until):
                 return "arrived"
             answer.on_progress(f"{question} has not arrived and will be sent once more")
@@ -516,9 +516,11 @@ class ScheduledDelivery(AnonymousDelivery):
                 # A list that is not published now is requested again.
                 if error.code != "HOST-002":
                     raise
-            if self.clock.now() >= until:
+            left = (until - self.clock.now()).total_seconds()
+            if left <= 0:
                 return None
-            await self.client.back_off(n)
+            # Several attempts fit into the time that is left, however short it is.
+            await self.client.back_off(n, most=max(FIRST_WAIT, left / 4))
             n += 1
 
     async def _run_until(self, request: Callable[[], Awaitable[Any]], until: datetime) -> Any:

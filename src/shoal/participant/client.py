@@ -169,9 +169,9 @@ class Client:
             await self.back_off(n)
             n += 1
 
-    async def back_off(self, n: int) -> None:
-        """Wait before the next attempt, after `n` earlier waits."""
-        wait = min(FIRST_WAIT * 2 ** min(n, _MAX_DOUBLINGS), LONGEST_WAIT)
+    async def back_off(self, n: int, most: float = LONGEST_WAIT) -> None:
+        """Wait at most `most` seconds before the next attempt, after `n` earlier waits."""
+        wait = min(FIRST_WAIT * 2 ** min(n, _MAX_DOUBLINGS), LONGEST_WAIT, most)
         await self._sleep(wait * (1 - self._entropy.below(_JITTER_STEPS) / (2 * _JITTER_STEPS)))
 
     async def sleep(self, seconds: float) -> None:

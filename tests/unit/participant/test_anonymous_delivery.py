@@ -413,7 +413,7 @@ def test_participant_resumed_after_collection_sends_before_resends_end(
     assert standings(play(desk, [person])) == ["finished"]
     is_counted_once(desk, [person])
     assert "answer delivered" in person.told
-    allowance = (window.sends_from - window.joins_until) / 2
+    allowance = (window.sends_from - window.joins_until) / 4
     (time, *_) = [time for time, _ in desk.packets]
     assert time >= (before + allowance).timestamp()
 
