@@ -108,6 +108,8 @@ CODES: dict[str, str] = {
     "ANONML-001": "A packet answers a question that does not belong to its ticket. It is not "
     "counted.",
     "ANONML-002": "An AnonML study closed with fewer answers than it needs.",
+    "ANONML-003": "A coordinator sent a question late, with other times than the study's schedule, "
+    "or with different content for different people. The question is not answered.",
     "DDML-001": "An instance or an update has an impossible epoch: one that has not begun, is long "
     "past, or has no step.",
     "DDML-002": "A DDML study closed with fewer updates than it needs.",

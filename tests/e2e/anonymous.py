@@ -42,9 +42,10 @@ from shoal.protocols.anonml.assignment import ticket_words
 from shoal.protocols.anonml.messages import MESSAGES, AnonMLAnswer, AnonMLAsk
 from shoal.protocols.base import START, Finish
 from shoal.study.anonml import build_script
-from shoal.study.delivery import PhaseWindow, TokenSlots, compute_scope, hash_pseudonym
+from shoal.study.delivery import TokenSlots, compute_scope, hash_pseudonym
 from shoal.study.handle import StudyHandle
 from shoal.study.manifest import Manifest
+from shoal.study.schedule import PhaseWindow
 from shoal.transport import bhttp
 from shoal.transport.api import (
     GATEWAY,

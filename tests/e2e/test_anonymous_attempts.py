@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shoal.study.delivery import PhaseWindow
+from shoal.study.schedule import PhaseWindow
 from tests.e2e.anonymous import N_ATTEMPTS, TooSlowError, run_with_retries
 from tests.e2e.test_anonymous_ohttp import check_timing
 from tests.support.http import Connection, Request
@@ -75,21 +75,21 @@ def _at(seconds: float, body: bytes) -> Request:
     )
 
 
-IN_TIME = [(5.0, b"a"), (27.0, b"b"), (27.5, b"b")]
+IN_TIME = [(5.0, b"a"), (31.0, b"b"), (31.5, b"b")]
 
 
 @pytest.mark.parametrize(
     ("posts", "batched", "is_slow"),
     [
-        (IN_TIME, [28.5], False),
-        (IN_TIME[:1], [28.5], True),
-        ([*IN_TIME, (28.2, b"c")], [28.5], False),
-        ([*IN_TIME, (28.7, b"c")], [28.5], True),
-        ([*IN_TIME, (31.0, b"a")], [28.5, 36.5], True),
-        (IN_TIME, [28.5, 36.5], True),
+        (IN_TIME, [32.5], False),
+        (IN_TIME[:1], [32.5], True),
+        ([*IN_TIME, (32.2, b"c")], [32.5], False),
+        ([*IN_TIME, (32.7, b"c")], [32.5], True),
+        ([*IN_TIME, (34.0, b"a")], [32.5, 36.5], True),
+        (IN_TIME, [32.5, 36.5], True),
         (IN_TIME, [], True),
         # A relay that hands packets on as they come is not excused by a busy machine.
-        (IN_TIME, [5.5, 28.5], False),
+        (IN_TIME, [5.5, 32.5], False),
     ],
 )
 def test_check_timing_finds_late_packets_and_batches(

@@ -2,8 +2,7 @@
 
 Over Tor the coordinator guesses by their times which reads belong to one person. Here people
 connect directly, each from a different address, so that the test knows; the observer gets no
-addresses and connections. It gets no reads of the member list either, which come just before each
-packet: nothing links them to reads of broadcasts.
+addresses and connections.
 """
 
 from __future__ import annotations
@@ -117,7 +116,11 @@ def over(certificates: Certificates) -> Run:
 
 @statistical(alpha=ALPHA)
 def test_times_of_reads_do_not_link_packets_to_senders(over: Run) -> None:
-    named = over.traces("enrolment", "enrolments") + over.traces("board", "board")
+    named = [
+        *over.traces("enrolment", "enrolments"),
+        *over.traces("board", "board"),
+        *over.traces("members", "members"),
+    ]
     # One that is not known to have arrived is sent once more.
     packets = list(
         {

@@ -15,8 +15,8 @@ import pytest
 
 from shoal.coordinator.store import open_store
 from shoal.coordinator.store.base import StudyTotals
-from shoal.study.delivery import PhaseWindow
 from shoal.study.manifest import Manifest
+from shoal.study.schedule import PhaseWindow
 from tests.e2e.anonymous import (
     Fleet,
     Relay,

@@ -19,8 +19,8 @@ from shoal.attacks.linker import LinkageResult, ObservedTraffic, Trace, link
 from shoal.coordinator.store import open_store
 from shoal.coordinator.store.base import StudyTotals
 from shoal.entropy import SystemEntropy
-from shoal.study.delivery import PhaseWindow
 from shoal.study.manifest import Manifest
+from shoal.study.schedule import PhaseWindow
 from shoal.transport.api import REQUESTS
 from shoal.transport.ohttp import Gateway
 from shoal.transport.packets import Packet, compute_sealed_size, open_packet

@@ -18,8 +18,8 @@ from shoal.attacks.linker import ObservedTraffic, Trace, link
 from shoal.coordinator.store import open_store
 from shoal.coordinator.store.base import StudyTotals
 from shoal.entropy import SystemEntropy
-from shoal.study.delivery import PhaseWindow
 from shoal.study.manifest import Manifest
+from shoal.study.schedule import PhaseWindow
 from shoal.transport.api import study_route
 from shoal.transport.packets import Packet
 from tests.e2e.anonymous import (

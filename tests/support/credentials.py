@@ -41,12 +41,19 @@ from shoal.protocols.anonml.messages import MESSAGES, AnonMLAnswer, AnonMLAsk
 from shoal.protocols.base import Tick
 from shoal.simulation.network import CrashError, CrashingLedger
 from shoal.study.anonml import build_script
-from shoal.study.delivery import PhaseWindow, TokenSlots, compute_scope, has_tokens, hash_pseudonym
+from shoal.study.delivery import (
+    TokenSlots,
+    compute_scope,
+    has_tokens,
+    hash_pseudonym,
+    needs_schedule,
+)
 from shoal.study.handle import StudyHandle
 from shoal.study.manifest import Manifest
+from shoal.study.schedule import PhaseWindow, Schedule
 from shoal.transport.api import Enrolled, Enrolment, MemberList, ReceivedPackets
 from shoal.transport.packets import Packet
-from tests.support.coordinator import make_manifest
+from tests.support.coordinator import NOW, PATIENCE, make_manifest
 from tests.support.participants import (
     COORDINATOR,
     Desk,
@@ -71,10 +78,22 @@ def tokened(
     epoch: str | None = None,
     relay: str | None = None,
 ) -> Manifest:
-    """Return a study as ``shoal serve`` publishes it, with the keys of a coordinator."""
-    return replace(
-        manifest, issuer_key=keys.issuer.key, gateway_key=keys.gateway_key, epoch=epoch, relay=relay
+    """Return a study as ``shoal serve`` publishes it, with keys and schedule."""
+    return scheduled(
+        replace(
+            manifest,
+            issuer_key=keys.issuer.key,
+            gateway_key=keys.gateway_key,
+            epoch=epoch,
+            relay=relay,
+        )
     )
+
+
+def scheduled(manifest: Manifest, opens: int = NOW, window: int = PATIENCE) -> Manifest:
+    """Return a study with a schedule in milliseconds, if it needs one."""
+    schedule = Schedule(opens, window) if needs_schedule(manifest) else None
+    return replace(manifest, schedule=schedule)
 
 
 @cache
@@ -178,7 +197,9 @@ def token_manifest(
     protocol: str = "anonml", n: int = 3, epoch: str | None = None, **more: Any
 ) -> Manifest:
     """Return a study that admits by tokens."""
-    return Manifest(plain_study_of(protocol, n, **more), issuer_key=ISSUER.key, epoch=epoch)
+    return scheduled(
+        Manifest(plain_study_of(protocol, n, **more), issuer_key=ISSUER.key, epoch=epoch)
+    )
 
 
 @pytest.fixture
@@ -222,6 +243,8 @@ class TokenDesk(Desk):
         Every packet that came, with the time.
     answers
         The answers under each pseudonym: more than one would be a second answer.
+    others
+        Keys of further members, who do not take part.
     """
 
     def __init__(
@@ -241,6 +264,7 @@ class TokenDesk(Desk):
         self.answers: dict[bytes, set[bytes]] = {}
         self.bad: list[str] = []
         self.hidden: set[bytes] = set()
+        self.others: list[bytes] = []
         self.n_checked = self.n_looks = self.n_members = 0
         self._sleepers: list[tuple[Any, int, asyncio.Future[None]]] = []
         self._numbers = count()
@@ -252,7 +276,9 @@ class TokenDesk(Desk):
     async def fetch_members(self, study: str) -> MemberList:
         self.n_members += 1
         return await self._call(
-            lambda: MemberList(joined=b"".join(sorted(set(self.registered) - self.hidden)))
+            lambda: MemberList(
+                joined=b"".join(sorted({*self.registered, *self.others} - self.hidden))
+            )
         )
 
     async def fetch_received(self, study: str) -> ReceivedPackets:

@@ -73,7 +73,7 @@ from shoal.transport.api import (
     SignedManifest,
     Status,
 )
-from shoal.transport.signing import sign_manifest
+from shoal.transport.signing import sign_broadcast, sign_manifest
 from tests.support.coordinator import make_aggregator
 
 URL = "http://127.0.0.1:8700"
@@ -320,7 +320,13 @@ class Desk(Client):
 
     def _letters(self, name: str, after: int) -> MessagePage:
         found = tuple(
-            QueuedMessage(number=i, payload=payload)
+            QueuedMessage(
+                number=i,
+                payload=payload,
+                signature=sign_broadcast(self.identity, self.manifest.digest, i, payload)
+                if self.manifest.schedule is not None
+                else None,
+            )
             for i, to, payload in self.letters
             if i > after and to in (EVERYONE, name)
         )

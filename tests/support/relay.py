@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
-from shoal.clock import ManualClock
+from shoal.clock import ManualClock, to_milliseconds
 from shoal.coordinator.app import make_app as coordinator_app
 from shoal.coordinator.ddml.instances import open_instance_store
 from shoal.coordinator.enrolment import CoordinatorKeys
@@ -32,6 +32,7 @@ from shoal.relay.studies import StudyTracker, TrackedStudy
 from shoal.study.anonml import build_script
 from shoal.study.delivery import TokenSlots, compute_scope
 from shoal.study.manifest import Manifest
+from shoal.study.schedule import Schedule
 from shoal.transport.api import OHTTP_REQUEST, PACKETS
 from shoal.transport.packets import Packet, seal_packet
 from tests.support.coordinator import publish_manifest
@@ -39,13 +40,18 @@ from tests.support.participants import compute_packet_size, make_study
 
 TO, RELAY = "http://127.0.0.1:8700", "http://127.0.0.1:8701"
 PATIENCE = 1_000
-"""Seconds that a phase is open: it collects for 700, and has been sent again after 900."""
+"""Seconds that a phase is open: it collects for 800, and has been sent again after 900."""
 
 
 def token_manifest(keys: CoordinatorKeys, n: int = 3, **more: Any) -> Manifest:
     """Return a study of AnonML for n people, with tokens and a relay."""
-    manifest = Manifest(make_study("anonml", n, **more))
-    return replace(manifest, issuer_key=keys.issuer.key, gateway_key=keys.gateway_key, relay=RELAY)
+    return Manifest(
+        make_study("anonml", n, **more),
+        keys.issuer.key,
+        keys.gateway_key,
+        relay=RELAY,
+        schedule=Schedule(to_milliseconds(ManualClock().now()), 1000 * PATIENCE),
+    )
 
 
 def member(keys: CoordinatorKeys, manifest: Manifest, i: int) -> Credential:
@@ -132,7 +138,10 @@ class Scene:
 
     async def until(self, seconds: float) -> None:
         """Set the clock to some seconds after the phase was opened, and run what is due."""
-        opened = self.spool.list_phases(self.digest)[-1].window.opened
+        phases = self.spool.list_phases(self.digest)
+        opened = max(
+            phase.window.opened for phase in phases if phase.window.opened <= self.clock.now()
+        )
         self.clock.advance(seconds - (self.clock.now() - opened).total_seconds())
         await self.step()
 

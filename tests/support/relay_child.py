@@ -12,7 +12,7 @@ from shoal.entropy import SystemEntropy
 from shoal.relay import spool as spool_module
 from shoal.relay.spool import SealedPacket, Spool
 from shoal.sqlite import transaction
-from shoal.study.delivery import PhaseWindow
+from shoal.study.schedule import PhaseWindow
 
 STUDY = "5" * 64
 WINDOW = PhaseWindow(datetime(2030, 1, 1, tzinfo=UTC), datetime(2030, 1, 2, tzinfo=UTC))

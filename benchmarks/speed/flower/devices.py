@@ -59,8 +59,6 @@ async def take_part(client: Client, offer: Offer, rows: EncodedRows) -> int:
                         outgoing.question,
                         begin_send=partial(begin_send, outgoing),
                         read_stored=lambda: None,
-                        get_state=lambda: host.state,
-                        study_ended=asyncio.Event(),
                         on_progress=ignore_progress,
                     )
                 )

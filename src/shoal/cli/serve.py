@@ -387,6 +387,7 @@ def _publish_studies(
     from shoal.coordinator.ddml.instances import open_instance_store
     from shoal.coordinator.enrolment import CoordinatorKeys
     from shoal.coordinator.publishing import (
+        add_schedule,
         check_epoch,
         draw_invitations,
         load_or_create_secrets,
@@ -396,6 +397,7 @@ def _publish_studies(
     from shoal.coordinator.store import open_store
 
     entropy, now = SystemEntropy(), round(1000 * SystemClock().now().timestamp())
+    make_manifest, phase_timeout = publication.tokens.make_manifest, publication.phase_timeout
     with ExitStack() as stack:
         if settings.models is not None:
             # First: if the instance store cannot be reached, no file of a store is left behind.
@@ -409,14 +411,11 @@ def _publish_studies(
             CoordinatorKeys(secrets.signing_seed).public_keys if publication.needs_tokens else None
         )
         handles = [
-            StudyHandle(publication.tokens.make_manifest(draft, issuing))
+            add_schedule(StudyHandle(make_manifest(draft, issuing)), now, phase_timeout, store)
             for draft in publication.drafts
         ]
-        new_studies = {
-            handle.digest.hex(): handle
-            for handle in handles
-            if store.find_study(handle.digest.hex()) is None
-        }
+        by_digest = {handle.digest.hex(): handle for handle in handles}
+        new_studies = {key: one for key, one in by_digest.items() if store.find_study(key) is None}
         codes = _draw_codes(
             new_studies, lambda: draw_invitations(publication.n_invitations, entropy)
         )
@@ -425,7 +424,7 @@ def _publish_studies(
             record = make_record(
                 handle,
                 now,
-                phase_timeout=publication.phase_timeout,
+                phase_timeout=phase_timeout,
                 by_invitation=bool(codes[digest]),
                 queries=publication.queries.get(digest, ()),
                 issuing=issuing,
@@ -436,7 +435,7 @@ def _publish_studies(
                 store,
                 handle,
                 now,
-                phase_timeout=publication.phase_timeout,
+                phase_timeout=phase_timeout,
                 invitations=codes[digest],
                 queries=publication.queries.get(digest, ()),
                 issuing=issuing,
@@ -483,11 +482,11 @@ def _make_trial_studies(publication: Publication) -> list[TrialStudy]:
 
 def _check_servable(publication: Publication, trials: Sequence[TrialStudy], now: int) -> None:
     """Raise the error of a study that no coordinator can serve, with any keys."""
-    from shoal.coordinator.publishing import make_record
+    from shoal.coordinator.publishing import add_schedule, make_record
 
     for draft, (handle, issuing) in zip(publication.drafts, trials, strict=True):
         make_record(
-            handle,
+            add_schedule(handle, now, publication.phase_timeout),
             now,
             phase_timeout=publication.phase_timeout,
             by_invitation=publication.n_invitations > 0 and not draft.roster,

@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from concurrent.futures import Executor
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -109,6 +110,8 @@ class Registrar:
             raise RemoteProtocolError(
                 "ENROL-001", f"The study closed on {closes:%Y-%m-%d at %H:%M} UTC."
             )
+        if view.manifest.schedule is not None:
+            _refuse_if_too_late(view, self._clock.now())
         roster_name = _find_roster_name(view.manifest, key)
         invitation = None if form.invitation is None else hash_key(form.invitation)
         expires = compute_nonce_expiry(self._clock)
@@ -179,6 +182,19 @@ class Registrar:
     async def _call(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(
             self._executor, function, *arguments
+        )
+
+
+def _refuse_if_too_late(view: StudyView, now: datetime) -> None:
+    """Raise ``ENROL-001`` if no phase is left that a new member could answer in."""
+    handle = view.handle
+    last = handle.schedule.get_window((handle.protocol.count_phases(handle) or 1) - 1)
+    if now >= last.joins_until:
+        raise RemoteProtocolError(
+            "ENROL-001",
+            f"Registration ended on {last.joins_until:%Y-%m-%d at %H:%M:%S} UTC, by the study's "
+            "schedule.",
+            why="The packet of a later member would be known by its time.",
         )
 
 

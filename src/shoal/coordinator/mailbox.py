@@ -19,8 +19,10 @@ from dataclasses import dataclass, field
 from shoal.clock import Clock
 from shoal.coordinator.authentication import compute_nonce_expiry, replayed_request_error
 from shoal.coordinator.store.base import Store
+from shoal.crypto.identity import Identity
 from shoal.errors import RemoteProtocolError, StoreError
-from shoal.transport.api import MessagePage, Poll
+from shoal.transport.api import MessagePage, Poll, QueuedMessage
+from shoal.transport.signing import sign_broadcast
 
 POLL_SECONDS = 0.08
 
@@ -118,6 +120,11 @@ class Mailbox:
     def __init__(self, store: Store, clock: Clock, executor: Executor) -> None:
         self.notifier = ChangeNotifier(self._read_version)
         self._store, self._clock, self._executor = store, clock, executor
+        self._identity: Identity | None = None
+
+    def sign_with(self, identity: Identity) -> None:
+        """Sign messages to everyone in studies with tokens from now on."""
+        self._identity = identity
 
     async def poll(self, study: str, name: str, poll: Poll, nonce: bytes) -> MessagePage:
         """Return messages to a participant and to everyone, as soon as there are any.
@@ -164,10 +171,18 @@ class Mailbox:
         record = self._store.find_study(study)
         if record is None:
             raise unknown_study_error()
-        return MessagePage(
-            letters=self._store.list_messages(study, name, after, MOST_PAGE_BYTES),
-            status=record.status,
+        messages = self._store.list_messages(study, name, after, MOST_PAGE_BYTES)
+        if record.scope is not None and name is None:
+            messages = tuple(self._sign(study, message) for message in messages)
+        return MessagePage(letters=messages, status=record.status)
+
+    def _sign(self, study: str, message: QueuedMessage) -> QueuedMessage:
+        """Return a message with the coordinator's signature, which is the same at every read."""
+        assert self._identity is not None, "the service has started"
+        signature = sign_broadcast(
+            self._identity, bytes.fromhex(study), message.number, message.payload
         )
+        return message.replace(signature=signature)
 
     def _read_version(self, study: str) -> object:
         record = self._store.find_study(study)

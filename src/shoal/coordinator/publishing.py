@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from shoal.clock import from_milliseconds, to_milliseconds
@@ -17,9 +18,10 @@ from shoal.coordinator.studies import make_hosting
 from shoal.entropy import Entropy
 from shoal.errors import SpecError, UsageError
 from shoal.protocols.sdq.queries import SDQQuery
-from shoal.study.delivery import check_delivery, compute_scope, has_tokens
+from shoal.study.delivery import check_delivery, compute_scope, has_tokens, needs_schedule
 from shoal.study.handle import StudyHandle
 from shoal.study.manifest import Manifest
+from shoal.study.schedule import Schedule
 from shoal.study.sdq import encode_queries
 from shoal.transport.api import Issuing
 
@@ -83,7 +85,8 @@ def publish(
     Parameters
     ----------
     now, phase_timeout
-        Milliseconds; None computes the phase timeout from the study.
+        Milliseconds; None computes the phase timeout from the study. If the manifest has a
+        schedule, its window is the timeout.
     invitations
         Codes, one of which is needed to enrol; none for a study that is open to all or has a
         roster. If the epoch of the study is by invitation, they are for people who have no code
@@ -101,8 +104,8 @@ def publish(
     Raises
     ------
     SpecError
-        ``HOST-003``: the study cannot be served. ``PLAN-001``: a release has no price.
-        ``SDQ-002``: a free count is not allowed by the study.
+        ``HOST-003``: the study cannot be served, or nobody can join it any more. ``PLAN-001``: a
+        release has no price. ``SDQ-002``: a free count is not allowed by the study.
     """
     known = store.find_study(handle.digest.hex())
     if known is not None:
@@ -119,6 +122,32 @@ def publish(
     check_epoch(store, record)
     is_new = store.publish(record, [hash_key(code) for code in invitations])
     return store.find_study(record.digest) or record, is_new
+
+
+def add_schedule(
+    handle: StudyHandle, now: int, phase_timeout: int | None, store: Store | None = None
+) -> StudyHandle:
+    """Return a study with its schedule, if it has packets with tokens; it opens now.
+
+    If the store has the same study with a schedule, that one is returned: publishing a study a
+    second time changes nothing.
+
+    Parameters
+    ----------
+    handle
+        The study with the coordinator's keys.
+    now, phase_timeout
+        As in `publish`.
+    """
+    manifest = handle.manifest
+    if not needs_schedule(manifest) or manifest.schedule is not None:
+        return handle
+    for record in () if store is None else store.list_studies():
+        known = Manifest.from_bytes(record.manifest)
+        if replace(known, schedule=None) == manifest:
+            return StudyHandle(known)
+    window = compute_phase_timeout(handle, now, phase_timeout)
+    return StudyHandle(replace(manifest, schedule=Schedule(now, window)))
 
 
 def is_invited(store: Store, manifest: Manifest) -> bool:
@@ -173,11 +202,14 @@ def make_record(
             why="Its roster lists everyone who takes part.",
             fix="Remove --invite, or publish the study without a roster.",
         )
+    schedule = manifest.schedule
+    if schedule is not None:
+        _check_schedule(handle, schedule, now)
     record = StudyRecord(
         handle.digest.hex(),
         manifest.to_bytes(),
-        now,
-        compute_phase_timeout(handle, now, phase_timeout),
+        now if schedule is None else schedule.opens,
+        compute_phase_timeout(handle, now, phase_timeout) if schedule is None else schedule.window,
         by_invitation,
         handle.seat_names,
         encode_queries(queries) if queries else b"",
@@ -201,6 +233,25 @@ def check_servable(handle: StudyHandle, issuing: Issuing | None = None) -> None:
             "roster.",
             why="Its members verify each other's signatures, so each must know the keys of all.",
             fix="Give the names and keys of all members: --roster FILE",
+        )
+
+
+def _check_schedule(handle: StudyHandle, schedule: Schedule, now: int) -> None:
+    """Raise ``HOST-003`` if nobody can join any more, or phases end after the study closes."""
+    last = schedule.get_window((handle.protocol.count_phases(handle) or 1) - 1)
+    if from_milliseconds(now) >= last.joins_until:
+        raise SpecError(
+            "HOST-003",
+            f"By the study's schedule nobody can join after {last.joins_until:%Y-%m-%d %H:%M} UTC.",
+            fix="Publish the study with a later schedule.",
+        )
+    closes = handle.study.participation.closes
+    if closes is not None and last.closes > closes:
+        raise SpecError(
+            "HOST-003",
+            f"By its schedule the study ends at {last.closes:%Y-%m-%d %H:%M} UTC, after it closes "
+            f"at {closes:%Y-%m-%d %H:%M} UTC.",
+            fix="Shorten the schedule's window, or set closes to a later time.",
         )
 
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor
-from datetime import timedelta
 
 from shoal.clock import Clock, to_milliseconds
 from shoal.coordinator.cache import LRUCache
@@ -30,7 +29,7 @@ from shoal.coordinator.studies import StudyHandles
 from shoal.errors import RemoteProtocolError
 from shoal.messages.codec import load
 from shoal.protocols.anonml.aggregator import AnonMLAggregatorState
-from shoal.study.delivery import PhaseWindow
+from shoal.study.schedule import PhaseWindow
 from shoal.transport.api import MOST_IN_PAGE, ReceivedPackets, to_cbor
 from shoal.transport.batching import CallBatcher
 
@@ -133,12 +132,13 @@ class ReceiptLists:
         saved = self._store.load(record.digest, 0, 0).state
         if saved is None:
             return None
-        state = load(saved, AnonMLAggregatorState)
-        window = PhaseWindow(
-            state.deadline - timedelta(milliseconds=record.phase_timeout), state.deadline
-        )
+        phase = load(saved, AnonMLAggregatorState).phase
+        schedule = self._handles.open(record).manifest.schedule
+        if schedule is None or phase < 0:
+            return None
+        window = schedule.get_window(phase)
         number = count_due_lists(window, self._clock)
-        return (state.phase, number) if number and self._clock.now() < window.closes else None
+        return (phase, number) if number and self._clock.now() < window.closes else None
 
 
 def count_due_lists(window: PhaseWindow, clock: Clock) -> int:
@@ -146,10 +146,11 @@ def count_due_lists(window: PhaseWindow, clock: Clock) -> int:
 
     Examples
     --------
+    >>> from datetime import timedelta
     >>> from shoal.clock import ManualClock
     >>> clock = ManualClock()
     >>> window, due = PhaseWindow(clock.now(), clock.now() + timedelta(seconds=100)), []
-    >>> for seconds in (73.9, 0.1, 17.9, 0.1):
+    >>> for seconds in (81.9, 0.1, 9.9, 0.1):
     ...     clock.advance(seconds)
     ...     due.append(count_due_lists(window, clock))
     >>> due

@@ -25,7 +25,12 @@ from shoal.coordinator.ddml.instances.base import InstanceStore
 from shoal.coordinator.ddml.studies import DDMLStudies
 from shoal.coordinator.enrolment import CoordinatorKeys, Registrar
 from shoal.coordinator.mailbox import Mailbox, unknown_study_error
-from shoal.coordinator.publishing import hash_key, load_or_create_secrets, publish
+from shoal.coordinator.publishing import (
+    add_schedule,
+    hash_key,
+    load_or_create_secrets,
+    publish,
+)
 from shoal.coordinator.receipts import PagedLists, ReceiptLists
 from shoal.coordinator.scheduler import SchedulerHooks, StudyScheduler
 from shoal.coordinator.store.base import Store, StudyOutcome, StudyRecord, StudyTotals
@@ -34,6 +39,7 @@ from shoal.coordinator.submissions import RejectionCounter, Submissions
 from shoal.crypto.identity import Identity
 from shoal.entropy import Entropy
 from shoal.errors import StoreError, UsageError
+from shoal.study.handle import StudyHandle
 from shoal.study.manifest import Manifest
 from shoal.transport.api import (
     MOST_IN_PAGE,
@@ -137,6 +143,7 @@ class CoordinatorService:
             Identity.from_seed(secrets.signing_seed),
             secrets.analyst_digest,
         )
+        self.mailbox.sign_with(self.identity)
         self.keys = CoordinatorKeys(secrets.signing_seed)
         self.registrar = Registrar(
             self._store,
@@ -200,6 +207,14 @@ class CoordinatorService:
         record, _ = await self._call(self._publish, manifest, phase_timeout)
         self._scheduler.wake()
         return record
+
+    async def add_schedule(self, manifest: Manifest, phase_timeout: int | None) -> Manifest:
+        """Return a manifest with its schedule, if it needs one; see `publishing.add_schedule`."""
+        now = to_milliseconds(self.clock.now())
+        handle = await self._call(
+            lambda: add_schedule(StudyHandle(manifest), now, phase_timeout, self._store)
+        )
+        return handle.manifest
 
     async def close_study(self, digest: str) -> None:
         """End a study without a result; a study that has ended does not change."""

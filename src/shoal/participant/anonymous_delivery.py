@@ -3,14 +3,18 @@
 `shoal.participant.runner` makes a `ScheduledDelivery` for people of AnonML with tokens; the driver
 runs one `ScheduledDelivery.deliver` for each answer. Retries resend the same bytes.
 
-Steps of one packet, by the participant's own clock:
+Steps of one packet, by the participant's own clock and the manifest's schedule
+(`shoal.study.schedule`):
 
-``opened`` to ``collects_until``
-    The packet leaves at a random time. Before the first packet leaves, the participant reads the
-    list of members, which must contain its own key.
+``joins_until`` to ``sends_from``
+    At a random time the participant reads the list of members. It must contain its own key and at
+    least the study's minimum. Without a valid list before ``sends_from`` nothing is sent.
+``sends_from`` to ``collects_until``
+    The packet leaves at a random time. If it is not acknowledged, the same bytes leave again at
+    further random times, until ``resends_until``.
 Acknowledged, without a relay
-    The packet has arrived. The participant keeps polling as before, until a random time between
-    ``collects_until`` and ``resends_until``.
+    The packet has arrived. The participant keeps reading as before, until the end that it drew at
+    its start.
 Acknowledged, with a relay
     The relay stores the packet and forwards all packets together.
 After ``collects_until``
@@ -19,8 +23,10 @@ After ``collects_until``
 After ``resends_until``
     The participant reads the list for the last time.
 
-If a packet misses its time because no process ran, another time is drawn over the rest of the
-window. A packet that has not left at ``resends_until`` never leaves: it would arrive alone.
+If no process ran at one of these times, the participant reads the list of members at a time of its
+own choice, and another time is drawn over the rest of the window, at least a quarter of the time
+between ``joins_until`` and ``sends_from`` later. A packet that has not left at ``resends_until``
+never leaves: it would arrive alone.
 
 Status of a stored packet; each packet is minted once and stored before it leaves:
 
@@ -35,11 +41,9 @@ Status of a stored packet; each packet is minted once and stored before it leave
 
 Privacy
 -------
-The participant's own clock and random draws decide when a packet leaves. The time of a packet does
-not show who sent it, if other participants' clocks do not differ much from this one. The
-participant polls broadcasts during that time, and the coordinator may infer from the times of the
-polls that the poller is a certain registered member. So polling does not change when a packet
-leaves or is acknowledged.
+The manifest's schedule, the participant's own clock and random draws decide when a packet leaves.
+No message of the coordinator, and no time at which it answers, changes that. The coordinator
+decides only whether a packet leaves at all: by withholding the question or the list of members.
 """
 
 from __future__ import annotations
@@ -56,22 +60,26 @@ from shoal.crypto.credentials.issuance import Credential
 from shoal.crypto.credentials.tokens import read_pseudonym
 from shoal.entropy import Entropy
 from shoal.errors import TransportError
-from shoal.messages.codec import decode
-from shoal.participant.client import Client, RefusedError, encode_update_body
-from shoal.participant.consent import not_a_member_error
+from shoal.messages.codec import decode, encode
+from shoal.participant.client import FIRST_WAIT, Client, RefusedError, encode_update_body
+from shoal.participant.consent import not_a_member_error, too_few_members_error
 from shoal.participant.delivery import (
     AnonymousDelivery,
     DeliveryOutcome,
     DeliveryStatus,
+    MailboxMessage,
     OutgoingAnswer,
     ProgressCallback,
     report_retry,
 )
 from shoal.participant.journal import Journal
+from shoal.participant.reading import BroadcastReader, ReadingTimes, draw_time, sleep_until
 from shoal.protocols.anonml.messages import MESSAGES, AnonMLAnswer
+from shoal.protocols.anonml.peer import AnonMLPeerState
 from shoal.protocols.ddml.messages import DDMLUpdate
-from shoal.study.delivery import PhaseWindow, hash_pseudonym
+from shoal.study.delivery import hash_pseudonym
 from shoal.study.handle import StudyHandle
+from shoal.study.schedule import PhaseWindow
 from shoal.text import format_count
 from shoal.transport.packets import Packet
 
@@ -205,12 +213,8 @@ def compute_packet_name(minted: MintedPacket) -> bytes:
     )
 
 
-CLOCK_CHECK_SECONDS = 30.0
-"""Longest wait before the clock is read again: it may have been changed."""
-
 NAME_BYTES = 32
 _DIRECT, _RELAYED = "direct", "ohttp"
-_DRAW_STEP = timedelta(milliseconds=1)
 _TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 _MAX_LATENESS = timedelta(seconds=5)
 """A packet that is later than this gets another time."""
@@ -238,7 +242,8 @@ class AnonymitySet:
         Raises
         ------
         ConsentError
-            ``CONSENT-001``: the participant is not on the list.
+            ``CONSENT-001``: the participant is not on the list, or a study with packets has fewer
+            members than its minimum.
         TransportError
             The list cannot be read now; try again.
         """
@@ -250,6 +255,9 @@ class AnonymitySet:
             members = (await self._client.fetch_members(study)).keys
             if self._key not in members:
                 raise not_a_member_error(study, len(members))
+            minimum = self._handle.study.participation.minimum
+            if self._handle.protocol.has_packets and len(members) < minimum:
+                raise too_few_members_error(study, len(members), minimum)
             on_progress(self._describe(len(members)))
             self._is_checked = True
 
@@ -274,122 +282,136 @@ class AnonymitySet:
 
 @dataclass(frozen=True)
 class ScheduledDelivery(AnonymousDelivery):
-    """Packets with tokens, each at its own random time."""
+    """Packets with tokens, each at its own random time.
+
+    Parameters
+    ----------
+    broadcasts
+        Decides which questions count.
+    times
+        When the participant reads.
+    """
 
     is_concurrent: ClassVar[bool] = True
 
     packets: PacketStore
     anonymity_set: AnonymitySet
+    broadcasts: BroadcastReader
+    times: ReadingTimes
     clock: Clock
     entropy: Entropy
+
+    @property
+    def reading(self) -> ReadingTimes:
+        return self.times
 
     def has_sent(self) -> bool:
         return self.packets.has_left()
 
-    async def deliver(self, answer: OutgoingAnswer) -> DeliveryOutcome:
-        """Deliver an answer; resume where an earlier run stopped.
+    async def read_messages(self, state: AnonMLPeerState) -> list[MailboxMessage]:
+        """Read the board once; return the questions that count."""
+        for ask in state.heard:
+            self.broadcasts.remember(ask, encode(ask))
+        page = await self.client.fetch_broadcasts(self.study, self.broadcasts.cursor)
+        return await self.broadcasts.accept(page.letters)
 
-        Raise `RefusedError` if the coordinator or the relay refuses the packet for good.
-        """
+    async def deliver(self, answer: OutgoingAnswer) -> DeliveryOutcome:
+        """Deliver an answer; resume where an earlier run stopped."""
         payload = answer.read_stored()
         if payload is None:
             # The ledger has it as acknowledged or voided, and the outbox was not saved after that.
             return DeliveryOutcome("withheld" if answer.begin_send() is None else "arrived")
-        return DeliveryOutcome(await self._deliver_payload(payload, answer))
-
-    async def _deliver_payload(self, payload: bytes, answer: OutgoingAnswer) -> DeliveryStatus:
-        question = _require_question(answer)
-        while (window := self._find_window(payload, answer)) is None:
-            if not await self._wait_until(self.clock.now() + timedelta(seconds=1), answer):
-                return "late"
-        due = self._draw_due_time(window)
-        minted = self.packets.find_packet(question)
-        if minted is None:
-            if due is None:
-                return "late"
-            minted = self.packets.mint_answer(question, payload, due)
-        elif minted.status in ("minted", "leaving") and minted.due < self.clock.now():
-            if due is None:
-                return "late" if minted.status == "minted" else "left"
-            self.packets.reschedule(question, due)
-            minted = self.packets.mint_answer(question, payload, due)
-        if minted.status in ("minted", "leaving"):
-            status = await self._send_when_due(minted, answer, window)
-            if status != "left":
-                return status
-            minted = self.packets.mint_answer(question, payload, minted.due)
-        if minted.status == "seen":
-            return "arrived"
-        if minted.status == "sent" and minted.via != _RELAYED:
-            # If polling stopped when a packet arrived, the coordinator could link the two.
-            quiet = self._draw_quiet_end(window)
-            answer.on_progress(
-                f"{question} is at the coordinator; continues until {quiet:{_TIME_FORMAT}} UTC, so "
-                "that the end of the connection does not reveal when it was sent"
-            )
-            await self._wait_until(quiet, answer)
-            return "arrived"
-        return await self._confirm_or_resend(minted, answer, window)
-
-    def _find_window(self, payload: bytes, answer: OutgoingAnswer) -> PhaseWindow | None:
-        """Return the window of the answer's phase; None if the phase was not opened yet."""
         message = decode(payload, MESSAGES, bytes.fromhex(self.study))
         assert isinstance(message, AnonMLAnswer)
-        asks = (ask for ask in answer.get_state().heard if ask.phase == message.phase)
-        return next((PhaseWindow(ask.opened, ask.closes) for ask in asks), None)
+        window = self.broadcasts.study.schedule.get_window(message.phase)
+        try:
+            outcome = await self._deliver_payload(payload, message.phase, answer, window)
+        except RefusedError as error:
+            return DeliveryOutcome("refused", error=error)
+        if message.phase == max(self.broadcasts.own_phases):
+            await self._wait_until(self.times.end)
+        return outcome
 
-    def _draw_due_time(self, window: PhaseWindow) -> datetime | None:
+    async def _deliver_payload(
+        self, payload: bytes, phase: int, answer: OutgoingAnswer, window: PhaseWindow
+    ) -> DeliveryOutcome:
+        question = _require_question(answer)
+        minted = self.packets.find_packet(question)
+        if minted is None:
+            if self.clock.now() >= window.resends_until:
+                return DeliveryOutcome("late")
+            due = self._draw_time(window.sends_from, window.collects_until)
+            minted = self.packets.mint_answer(question, payload, due)
+        if minted.status in ("minted", "leaving"):
+            outcome = await self._send_when_due(minted, phase, answer, window)
+            if outcome.status != "left":
+                return outcome
+            minted = self.packets.mint_answer(question, payload, minted.due)
+        if minted.status == "seen":
+            return DeliveryOutcome("arrived")
+        if minted.status == "sent" and minted.via != _RELAYED:
+            # If reading stopped when a packet arrived, the coordinator could link the two.
+            answer.on_progress(
+                f"{question} is at the coordinator; continues until "
+                f"{self.times.end:{_TIME_FORMAT}} UTC, so that the end of the connection does not "
+                "reveal when it was sent"
+            )
+            return DeliveryOutcome("arrived")
+        return DeliveryOutcome(await self._confirm_or_resend(minted, answer, window))
+
+    def _draw_late_due_time(self, begin: datetime, window: PhaseWindow) -> datetime | None:
         """Draw a time over the rest of the window; None if the window is over."""
-        begin = max(self.clock.now(), window.opened)
         end = next(
             (end for end in (window.collects_until, window.resends_until) if begin < end), None
         )
         return None if end is None else self._draw_time(begin, end)
 
-    def _draw_quiet_end(self, window: PhaseWindow) -> datetime:
-        """Draw a time that does not depend on when a packet left.
-
-        The time is in a part of the window that has not begun, if there is one.
-        """
-        collects, resends, closes, now = (
-            window.collects_until,
-            window.resends_until,
-            window.closes,
-            self.clock.now(),
-        )
-        later = (part for part in ((collects, resends), (resends, closes)) if now < part[0])
-        return self._draw_time(*next(later, (now, max(now, closes))))
-
     def _draw_time(self, begin: datetime, end: datetime) -> datetime:
-        return begin + self.entropy.below(max(1, (end - begin) // _DRAW_STEP)) * _DRAW_STEP
+        return draw_time(begin, end, self.entropy)
 
     async def _send_when_due(
-        self, minted: MintedPacket, answer: OutgoingAnswer, window: PhaseWindow
-    ) -> DeliveryStatus:
-        """Wait until a packet is due, and send it."""
-        question = minted.question
-        if minted.status == "minted":
-            answer.on_progress(
-                f"{question} is ready and will be sent at {minted.due:{_TIME_FORMAT}} UTC, a "
-                "random time"
-            )
-        due: datetime | None = minted.due
-        while (
-            due is not None
-            and await self._wait_until(due, answer)
-            and self.clock.now() >= due + _MAX_LATENESS
-        ):
-            # The machine was asleep. A packet that leaves when it wakes up would be known by that
-            # time.
-            due = self._draw_due_time(window)
-            if due is not None:
+        self, minted: MintedPacket, phase: int, answer: OutgoingAnswer, window: PhaseWindow
+    ) -> DeliveryOutcome:
+        """Check the list of members, wait until a packet is due, and send it."""
+        question, is_unsent = minted.question, minted.status == "minted"
+        # While the packet has not left, "late" is true; after that it may have arrived.
+        ended: DeliveryStatus = "late" if is_unsent else "left"
+        due = minted.due
+        while True:
+            now = self.clock.now()
+            if now < window.sends_from and is_unsent:
+                # Half of the time that is left is for retries.
+                begin, deadline = max(now, window.joins_until), window.sends_from
+                check_at = self._draw_time(begin, begin + (deadline - begin) / 2)
+            else:
+                # No process ran when the list was to be read, or when the packet was due. A packet
+                # that leaves when the machine wakes up would be known by that time.
+                allowance = (window.sends_from - window.joins_until) / 4
+                check_at = self._draw_time(now, now + allowance)
+                deadline = check_at + allowance
+                another = self._draw_late_due_time(deadline, window)
+                if another is None:
+                    return DeliveryOutcome(ended)
+                due = another
                 self.packets.reschedule(question, due)
-        if due is None or answer.study_ended.is_set():
-            return "late" if minted.status == "minted" else "left"
-        if not await self._check_membership(answer, window.resends_until):
-            return "late" if minted.status == "minted" else "left"
+            if is_unsent:
+                answer.on_progress(
+                    f"{question} is ready and will be sent at {due:{_TIME_FORMAT}} UTC, a random "
+                    "time"
+                )
+            await self._wait_until(check_at)
+            if phase in self.broadcasts.disputed:
+                why = "the coordinator has signed two different questions for its phase"
+                return DeliveryOutcome(ended, why=why)
+            if self.clock.now() < deadline:
+                if not await self._check_membership(answer, deadline):
+                    why = "the list of members could not be read in time"
+                    return DeliveryOutcome(ended, why=why)
+                await self._wait_until(due)
+                if self.clock.now() < due + _MAX_LATENESS:
+                    break
         if answer.begin_send() is None:
-            return "withheld"
+            return DeliveryOutcome("withheld")
         self.packets.set_status(question, "leaving")
         if await self._send_packet(minted, answer, window):
             self.packets.set_status(question, "sent")
@@ -406,21 +428,33 @@ class ScheduledDelivery(AnonymousDelivery):
                     f"{question} is at the relay, which forwards all packets together at "
                     f"{until:{_TIME_FORMAT}} UTC"
                 )
-        return "left"
+        return DeliveryOutcome("left")
 
     async def _send_packet(
         self, minted: MintedPacket, answer: OutgoingAnswer, window: PhaseWindow
     ) -> bool:
-        """Send a packet until it is acknowledged; return False if the window ends before that."""
-        path = self.client.network_path
+        """Send a packet until it is acknowledged; return False if the window ends before that.
+
+        Attempts begin at times that do not depend on when the earlier ones fail.
+        """
+        path, cadence = self.client.network_path, self.times.cadence
         sealed = self.packets.seal(minted, path)
-        acknowledged = await self._retry_until(
-            lambda: path.post_packet(self.study, sealed, self.client), answer, window.resends_until
-        )
-        return acknowledged is not None
+        when = self.clock.now()
+        while when < window.resends_until:
+            await self._wait_until(when)
+            post = partial(path.post_packet, self.study, sealed, self.client)
+            try:
+                if await self._run_until(post, window.resends_until) is not None:
+                    return True
+            except TransportError as error:
+                report_retry(answer.on_progress, error)
+            now = self.clock.now()
+            while when <= now:
+                when = self._draw_time(when + cadence, when + 2 * cadence)
+        return False
 
     async def _check_membership(self, answer: OutgoingAnswer, until: datetime) -> bool:
-        """Check the list of members; return False if it cannot be read before the window ends."""
+        """Check the list of members; return False if it cannot be read before the given time."""
         check = partial(self.anonymity_set.check_membership, answer.on_progress)
         return await self._retry_until(check, answer, until) is not None
 
@@ -433,28 +467,22 @@ class ScheduledDelivery(AnonymousDelivery):
         if minted.due < collects and self.clock.now() < resends:
             # Each participant reads the list at a random time, after the relay had time to forward
             # its packets.
-            await self._wait_until(
-                self._draw_time(
-                    collects + (resends - collects) / 4, collects + (resends - collects) / 2
-                ),
-                answer,
-            )
-            if await self._check_received(minted, answer, resends):
+            quarter = (resends - collects) / 4
+            looks_until = collects + 3 * quarter
+            resent_at = self._draw_time(max(self.clock.now(), looks_until), resends)
+            await self._wait_until(self._draw_time(collects + quarter, collects + 2 * quarter))
+            if await self._check_received(minted, answer, looks_until):
                 return "arrived"
-            if not answer.study_ended.is_set() and self.clock.now() < resends:
-                answer.on_progress(f"{question} has not arrived and will be sent once more")
-                await self._wait_until(self._draw_time(self.clock.now(), resends), answer)
+            answer.on_progress(f"{question} has not arrived and will be sent once more")
+            await self._wait_until(resent_at)
             # In an earlier run it may have left over another path, or among other members.
-            is_late = answer.study_ended.is_set() or self.clock.now() >= resends
-            if not is_late and await self._check_membership(answer, resends):
+            if self.clock.now() < resends and await self._check_membership(answer, resends):
                 # An earlier acknowledgement may be from another recipient.
                 self.packets.set_status(question, "leaving")
                 if await self._send_packet(minted, answer, window):
                     self.packets.set_status(question, "sent")
-        await self._wait_until(
-            self._draw_time(resends + (closes - resends) / 4, resends + (closes - resends) * 3 / 4),
-            answer,
-        )
+        tail = closes - resends
+        await self._wait_until(self._draw_time(resends + tail / 4, resends + tail * 3 / 4))
         return "arrived" if await self._check_received(minted, answer, closes) else "left"
 
     async def _check_received(
@@ -475,44 +503,46 @@ class ScheduledDelivery(AnonymousDelivery):
     async def _retry_until(
         self, request: Callable[[], Awaitable[Any]], answer: OutgoingAnswer, until: datetime
     ) -> Any:
-        """Send a request until it succeeds; return None at the given time or the study's end."""
+        """Send a request until it succeeds, at least once; return None at the given time."""
         n = 0
         while True:
             try:
-                response = await request()
-                return True if response is None else response
+                response = await self._run_until(request, until)
+                if response is not None:
+                    return response
             except TransportError as error:
                 report_retry(answer.on_progress, error)
             except RefusedError as error:
-                # A list that is not published now is requested again. A refused packet is not sent
-                # again.
-                if (
-                    error.code != "HOST-002"
-                    and not answer.study_ended.is_set()
-                    and self.clock.now() < until
-                ):
+                # A list that is not published now is requested again.
+                if error.code != "HOST-002":
                     raise
-            if answer.study_ended.is_set() or self.clock.now() >= until:
+            left = (until - self.clock.now()).total_seconds()
+            if left <= 0:
                 return None
-            await self.client.back_off(n)
+            # Several attempts fit into the time that is left, however short it is.
+            await self.client.back_off(n, most=max(FIRST_WAIT, left / 4))
             n += 1
 
-    async def _wait_until(self, when: datetime, answer: OutgoingAnswer) -> bool:
-        """Wait until a time of the participant's clock; return False if the study ends first."""
-        while (
-            not answer.study_ended.is_set()
-            and (left := (when - self.clock.now()).total_seconds()) > 0
-        ):
-            waiting = [
-                asyncio.ensure_future(self.client.sleep(min(left, CLOCK_CHECK_SECONDS))),
-                asyncio.ensure_future(answer.study_ended.wait()),
-            ]
-            try:
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for one in waiting:
-                    one.cancel()
-        return not answer.study_ended.is_set()
+    async def _run_until(self, request: Callable[[], Awaitable[Any]], until: datetime) -> Any:
+        """Return the response to a request, or True if it has none; None at the given time.
+
+        A coordinator that does not answer cannot delay the participant.
+        """
+        response = asyncio.ensure_future(request())
+        deadline = asyncio.ensure_future(self._wait_until(until))
+        try:
+            await asyncio.wait((response, deadline), return_when=asyncio.FIRST_COMPLETED)
+            if not response.done() and self.clock.now() >= until:
+                return None
+            found = await response
+            return True if found is None else found
+        finally:
+            response.cancel()
+            deadline.cancel()
+
+    async def _wait_until(self, when: datetime) -> None:
+        """Wait until a time of the participant's clock."""
+        await sleep_until(when, self.clock, self.client.sleep)
 
 
 def _require_question(answer: OutgoingAnswer) -> str:

@@ -169,9 +169,9 @@ class Client:
             await self.back_off(n)
             n += 1
 
-    async def back_off(self, n: int) -> None:
-        """Wait before the next attempt, after `n` earlier waits."""
-        wait = min(FIRST_WAIT * 2 ** min(n, _MAX_DOUBLINGS), LONGEST_WAIT)
+    async def back_off(self, n: int, most: float = LONGEST_WAIT) -> None:
+        """Wait at most `most` seconds before the next attempt, after `n` earlier waits."""
+        wait = min(FIRST_WAIT * 2 ** min(n, _MAX_DOUBLINGS), LONGEST_WAIT, most)
         await self._sleep(wait * (1 - self._entropy.below(_JITTER_STEPS) / (2 * _JITTER_STEPS)))
 
     async def sleep(self, seconds: float) -> None:
@@ -237,7 +237,8 @@ class Client:
 
     async def fetch_broadcasts(self, study: str, after: int, wait: int = 0) -> MessagePage:
         """Return messages for everyone with numbers larger than `after`; wait for new ones."""
-        target = f"{study_route(study, 'board')}?after={after}&wait={wait}"
+        waiting = f"&wait={wait}" if wait else ""
+        target = f"{study_route(study, 'board')}?after={after}{waiting}"
         return self._coordinator.parse_body(
             from_cbor,
             await self._request("GET", target, codec.MAX_BYTES, wait=wait),

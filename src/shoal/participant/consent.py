@@ -4,7 +4,8 @@
 before anything is spent. The participant's own code computes the price from the manifest; a price
 that the coordinator states is never used.
 
-Each ``..._error`` function returns a ``CONSENT-001`` error. Nothing was sent when one is raised.
+Each ``..._error`` function except `already_answered_error` returns a ``CONSENT-001`` error. Nothing
+was sent when one is raised.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from shoal.errors import BudgetError, ConsentError
+from shoal.errors import BudgetError, ConsentError, IntegrityError
 from shoal.privacy.events import Event, Unit
 from shoal.privacy.ledger.charges import PlannedCharge
 from shoal.privacy.ledger.limits import (
@@ -178,6 +179,7 @@ def refuse_if_over_limits(
     Releases of the study that a preview has reserved are part of the price, and count once.
     """
     _refuse_if_closed(priced.manifest, now)
+    refuse_if_too_late_to_join(priced.study, now)
     refuse_price(priced, max_epsilon)
     event, study = priced.total_event, priced.manifest.digest.hex()
     others = _list_other_entries(ledger, study)
@@ -199,6 +201,16 @@ def _refuse_if_closed(manifest: Manifest, now: datetime) -> None:
             why=f"Your clock shows {now:%Y-%m-%d %H:%M} UTC. Nothing was sent.",
             fix="If your clock is wrong, set it. Otherwise ask the study's analyst for the result.",
         )
+
+
+def refuse_if_too_late_to_join(study: StudyHandle, now: datetime) -> None:
+    """Raise ``CONSENT-001`` if the schedule leaves no time to register and get a question."""
+    if study.manifest.schedule is None:
+        return
+    n_phases = study.protocol.count_phases(study) or 1
+    deadline = study.schedule.get_window(n_phases - 1).joins_until
+    if now >= deadline:
+        raise too_late_to_join_error(study.study.title, deadline, now)
 
 
 def _refuse_if_too_many_releases(usage: LimitUsage, event: Event, source: str, n: int) -> None:
@@ -370,25 +382,57 @@ def not_a_member_error(study: str, n: int) -> ConsentError:
     )
 
 
-def too_late_error(title: str, study: str, *, is_over: bool) -> ConsentError:
-    """Return the error for a study with tokens that ended before any packet had left.
-
-    Parameters
-    ----------
-    is_over
-        Whether the study has ended; otherwise only the time for sending packets has passed.
-    """
-    what, why = (
-        (f"The study {escape_text(title)} has ended", "It was due later, at a random time.")
-        if is_over
-        else (
-            f"The time for sending answers to the study {escape_text(title)} has passed",
-            "A late packet would arrive alone and reveal its sender.",
-        )
-    )
+def too_few_members_error(study: str, n: int, minimum: int) -> ConsentError:
+    """Return the error for a list of members with fewer than the study's minimum."""
     return ConsentError(
         "CONSENT-001",
-        f"{what}, and your answer was not sent.",
-        why=f"{why} Nothing was sent.",
+        f"You would be one of {format_count(n, 'member')}; the study's minimum is {minimum:,}: "
+        "nothing is sent.",
+        why="Among so few members your packet could be yours alone.",
         fix=f"Release what your ledger reserved for it: shoal leave {study[:12]}",
+    )
+
+
+def too_late_to_join_error(title: str, deadline: datetime, now: datetime) -> ConsentError:
+    """Return the error for a participant who joins after the time for it."""
+    return ConsentError(
+        "CONSENT-001",
+        f"The study {escape_text(title)} could be joined until {deadline:%Y-%m-%d %H:%M:%S} UTC, "
+        "by its schedule.",
+        why=f"Your clock shows {now:%Y-%m-%d %H:%M:%S} UTC. The packet of a later member would be "
+        "known by its time. Nothing was sent.",
+        fix="If your clock is wrong, set it. Otherwise wait for another study.",
+    )
+
+
+def no_question_error(title: str, study: str) -> ConsentError:
+    """Return the error for a study that sent no valid question in time."""
+    return ConsentError(
+        "CONSENT-001",
+        f"The study {escape_text(title)} sent you no valid question in time.",
+        why="You joined too late for your question, the coordinator could not be reached, or it "
+        "sent something else. Nothing was sent.",
+        fix=f"Nothing needs to be done. To give up the study: shoal leave {study[:12]}",
+    )
+
+
+def not_sent_error(title: str, study: str, why: str) -> ConsentError:
+    """Return the error for a study with tokens of which no packet has left, and why."""
+    return ConsentError(
+        "CONSENT-001",
+        f"Your answer to the study {escape_text(title)} was not sent: {why}.",
+        why="A late packet would arrive alone and reveal its sender. Nothing was sent.",
+        fix=f"Release what your ledger reserved for it: shoal leave {study[:12]}",
+    )
+
+
+def already_answered_error() -> IntegrityError:
+    """Return the error for a coordinator that reports a different answer."""
+    return IntegrityError(
+        "LEDGER-007",
+        "The coordinator reports a different answer from you that this ledger has no record of.",
+        why="The ledger was restored from a backup and drew the answer a second time, or the "
+        "coordinator lies.",
+        fix="Nothing more is sent. Compare your ledger with the head that you noted: shoal ledger "
+        "verify --head HEAD",
     )

@@ -10,7 +10,7 @@ the delivery every message of the outbox and polls it for new messages.
     People of AnonML and readers of PFDS. Sends to ``submissions``, polls ``board``.
 `shoal.participant.anonymous_delivery.ScheduledDelivery`
     People of AnonML with tokens. Sends packets to ``submissions`` or to a relay, each at a random
-    time. Polls ``board``.
+    time. Reads ``board`` at times that it has fixed in advance.
 `DDMLDelivery`
     Devices of DDML. Sends to ``draw``, which returns an instance, and to ``update``. Does not poll.
 
@@ -25,12 +25,11 @@ A change must keep:
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from shoal.clock import Clock
 from shoal.crypto.identity import Identity
@@ -44,6 +43,9 @@ from shoal.protocols.ddml.messages import MESSAGES, DDMLDraw, DDMLUpdate
 from shoal.protocols.ledger import Account, Ledger
 from shoal.study.handle import StudyHandle
 from shoal.transport.api import MAX_WAIT_SECONDS, MessagePage, Poll
+
+if TYPE_CHECKING:
+    from shoal.participant.reading import ReadingTimes
 
 T = TypeVar("T")
 
@@ -137,11 +139,20 @@ DeliveryStatus = Literal["arrived", "left", "late", "withheld", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOutcome:
-    """The end of a delivery, with the reply or the refusal of the coordinator if there is one."""
+    """The end of a delivery.
+
+    Parameters
+    ----------
+    reply, error
+        The reply or the refusal of the coordinator, if there is one.
+    why
+        Why nothing left, for a message that is late.
+    """
 
     status: DeliveryStatus
     reply: ReplyMessage | None = None
     error: RefusedError | None = None
+    why: str = "the time for sending it has passed"
 
 
 @dataclass(frozen=True)
@@ -158,17 +169,11 @@ class OutgoingAnswer:
     read_stored
         Returns the stored bytes of an answer that was not acknowledged, and does not count it as
         spent; None if there is none.
-    get_state
-        Returns the current state of the peer.
-    study_ended
-        Set when the study has ended.
     """
 
     question: str | None
     begin_send: Callable[[], bytes | None]
     read_stored: Callable[[], bytes | None]
-    get_state: Callable[[], Any]
-    study_ended: asyncio.Event
     on_progress: ProgressCallback
 
 
@@ -179,6 +184,8 @@ class Delivery(ABC):
     ----------
     is_concurrent
         Whether each answer is delivered in its own task. Otherwise messages leave in order.
+    reading
+        When messages are read, if the participant has fixed the times in advance; None if it polls.
     can_poll
         Whether messages of the aggregator can be polled.
     """
@@ -186,6 +193,10 @@ class Delivery(ABC):
     is_concurrent: ClassVar[bool] = False
     can_poll: ClassVar[bool] = True
     client: Client
+
+    @property
+    def reading(self) -> ReadingTimes | None:
+        return None
 
     async def deliver(self, answer: OutgoingAnswer) -> DeliveryOutcome:
         """Send a message until the coordinator acknowledges or refuses it."""
@@ -208,6 +219,10 @@ class Delivery(ABC):
     @abstractmethod
     async def poll_messages(self, after: int) -> MessagePage:
         """Wait for messages with larger numbers; acknowledge those up to `after`."""
+
+    async def read_messages(self, _state: Any) -> list[MailboxMessage]:
+        """Read once, without waiting; return the messages that count, given the peer's state."""
+        raise LocalProtocolError("PROTO-001", "This delivery polls; it has no scheduled reads.")
 
     def has_sent(self) -> bool:
         """Return whether any answer may have left."""

@@ -9,8 +9,10 @@ transaction. Everything else follows after that.
 
 A second task delivers the outbox: in order, each message until the coordinator acknowledges it; or,
 if the delivery is concurrent, each answer in its own task. A third task polls for messages. A poll
-acknowledges all earlier messages, so it starts after these are saved. Both tasks report to the
-first one through a queue. A process that stops resumes from what was saved.
+acknowledges all earlier messages, so it starts after these are saved. If the delivery has fixed the
+times of its reads in advance, the third task reads at these times instead, and the run does not end
+before the last of them. Both tasks report to the first one through a queue. A process that stops
+resumes from what was saved.
 
 If a file cannot be written, the run ends with that error. The input counts as not received, and the
 study is not aborted.
@@ -26,18 +28,20 @@ from functools import partial
 from typing import Any
 
 from shoal.entropy import Entropy
-from shoal.errors import IntegrityError, LocalProtocolError, RemoteProtocolError, StoreError
+from shoal.errors import LocalProtocolError, RemoteProtocolError, StoreError, TransportError
 from shoal.messages.codec import check_value_count, dump, load
 from shoal.participant.client import RefusedError
-from shoal.participant.consent import too_late_error
+from shoal.participant.consent import already_answered_error, no_question_error, not_sent_error
 from shoal.participant.delivery import (
     Delivery,
     MailboxMessage,
     OutgoingAnswer,
     ReplyMessage,
     StudyContext,
+    report_retry,
 )
 from shoal.participant.journal import JournalUpdate, ParticipationStatus
+from shoal.participant.reading import ReadingTimes, run_reads
 from shoal.protocols.base import (
     AGGREGATOR,
     Abort,
@@ -64,6 +68,7 @@ from shoal.protocols.driver import Host, RejectedMessage
 from shoal.protocols.mpc.computer import make_interruption
 from shoal.text import format_count
 from shoal.transport.api import Status
+from shoal.transport.broadcasts import MAX_MESSAGE_VALUES
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,7 @@ class AnswerDropped:
     """The answer to a question has not left and will not leave."""
 
     question: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +100,19 @@ class StudyEnded:
     status: Status
 
 
+@dataclass(frozen=True, slots=True)
+class ReadingEnded:
+    """The last read at a time that was fixed in advance is over."""
+
+
 PeerInput = Input | MailboxMessage | ReplyMessage | AlarmsDue
-DriverInput = PeerInput | MessageDelivered | AnswerDropped | StudyEnded | Abort | BaseException
+DriverInput = (
+    PeerInput | MessageDelivered | AnswerDropped | StudyEnded | ReadingEnded | Abort | BaseException
+)
 
 
 PARTICIPANT_NAME = "participant"
 """Name of the peer in its own process; messages do not contain it."""
-
-MAX_MESSAGE_VALUES = 1 << 18
-"""Most values in a message.
-
-The longest message is AnonML's publication, with a few numbers for each feature. Rejecting a
-message with this many values takes 300 MB at most.
-"""
 
 
 class ParticipantHost(Host):
@@ -175,18 +181,6 @@ class ParticipationResult:
         )
 
 
-def already_answered_error() -> IntegrityError:
-    """Return the error for a coordinator that reports a different answer."""
-    return IntegrityError(
-        "LEDGER-007",
-        "The coordinator reports a different answer from you that this ledger has no record of.",
-        why="The ledger was restored from a backup and drew the answer a second time, or the "
-        "coordinator lies.",
-        fix="Nothing more is sent. Compare your ledger with the head that you noted: shoal ledger "
-        "verify --head HEAD",
-    )
-
-
 CLOCK_CHECK_SECONDS = 30.0
 """Longest wait for an alarm before the clock is read again: it may have been changed."""
 
@@ -237,7 +231,7 @@ class StudyDriver:
         self.result: object = None
         self.is_new = saved.state is None
         self.inputs: asyncio.Queue[DriverInput] = asyncio.Queue()
-        self.outbox_changed, self.study_ended = asyncio.Event(), asyncio.Event()
+        self.outbox_changed, self.is_reading = asyncio.Event(), False
         self.timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> ParticipationResult:
@@ -249,10 +243,13 @@ class StudyDriver:
         self._fire_due_alarms()
         send = self._send_concurrently if self.delivery.is_concurrent else self._send_in_order
         tasks = [asyncio.create_task(self._run_guarded(send))]
-        # A scheduled answer must not leave after the study has ended, so polling continues.
-        if self.delivery.can_poll and (
-            is_under_way or (self.delivery.is_concurrent and self.outbox)
-        ):
+        reading = self.delivery.reading
+        if reading is not None and (is_under_way or self.outbox):
+            # The end of the reads must not show when an answer arrived.
+            self.is_reading = True
+            read = partial(self._read_on_schedule, reading)
+            tasks.append(asyncio.create_task(self._run_guarded(read)))
+        elif self.delivery.can_poll and is_under_way:
             tasks.append(asyncio.create_task(self._run_guarded(self._poll_messages)))
         try:
             while not self._is_done():
@@ -275,7 +272,10 @@ class StudyDriver:
 
     def _is_done(self) -> bool:
         return self.status == "aborted" or (
-            self.status in _ENDED_STATUSES and not self.outbox and not self.tasks
+            self.status in _ENDED_STATUSES
+            and not self.outbox
+            and not self.tasks
+            and not self.is_reading
         )
 
     async def _process_input(self, given: DriverInput) -> None:
@@ -285,8 +285,10 @@ class StudyDriver:
                 raise given
             case MessageDelivered(number):
                 self._mark_delivered(number)
-            case AnswerDropped(question):
-                self._drop_unsent_answer(question)
+            case AnswerDropped():
+                self._drop_unsent_answer(given)
+            case ReadingEnded():
+                self._end_reading()
             case Abort():
                 self._commit(None, InputResult(self.host.state, (given,)))
             case StudyEnded(status):
@@ -295,7 +297,6 @@ class StudyDriver:
                     self.journal.set_status(self.study, "over")
                     self.status = "over"
                 self.tasks.clear()
-                self.study_ended.set()
             case _:
                 self._handle_peer_input(given)
                 await self._collect_computations()
@@ -413,27 +414,38 @@ class StudyDriver:
                 self.journal.remove_messages(self.study, *self.delivered_numbers)
                 self.delivered_numbers.clear()
 
-    def _drop_unsent_answer(self, question: str) -> None:
+    def _drop_unsent_answer(self, dropped: AnswerDropped) -> None:
         """Remove an answer that has not left from the outbox.
 
         If no answer has left and no other waits, the study was not answered: abort it.
         """
+        question = dropped.question
         numbers = [n for n, message in self.outbox.items() if message.question == question]
-        is_over = self.study_ended.is_set()
         if (
             self.status == "finished"
             and len(numbers) == len(self.outbox)
             and not self.delivery.has_sent()
         ):
-            error = too_late_error(self.context.joined.title, self.study, is_over=is_over)
+            error = not_sent_error(self.context.joined.title, self.study, dropped.why)
             self._commit(None, InputResult(self.host.state, (Abort(error),)))
             return
-        why = "the study has ended" if is_over else "the time for sending it has passed"
-        self.on_progress(f"{question} was not sent: {why}")
+        self.on_progress(f"{question} was not sent: {dropped.why}")
         self.journal.remove_messages(self.study, *numbers, *self.delivered_numbers)
         self.delivered_numbers.clear()
         for number in numbers:
             del self.outbox[number]
+
+    def _end_reading(self) -> None:
+        """Stop waiting for questions; if none came, the study was not answered."""
+        self.is_reading = False
+        if self.status != "agreed":
+            return
+        if self.delivery.has_sent():
+            self.journal.set_status(self.study, "over")
+            self.status = "over"
+        else:
+            error = no_question_error(self.context.joined.title, self.study)
+            self._commit(None, InputResult(self.host.state, (Abort(error),)))
 
     def _fire_due_alarms(self) -> None:
         """Fire alarms that are due, or set a timer for the next one."""
@@ -480,6 +492,23 @@ class StudyDriver:
                 await self.context.client.back_off(n_early)
         self.inputs.put_nowait(StudyEnded(page.status))
 
+    async def _read_on_schedule(self, times: ReadingTimes) -> None:
+        sleep, read = self.context.client.sleep, partial(self._run_guarded, self._read_once)
+        await run_reads(times, self.clock, sleep, read)
+        self.inputs.put_nowait(ReadingEnded())
+
+    async def _read_once(self) -> None:
+        """Read messages once; a failure is reported, and the next read follows at its time."""
+        try:
+            messages = await self.delivery.read_messages(self.host.state)
+        except TransportError as error:
+            report_retry(self.on_progress, error)
+        except RefusedError as error:
+            self.on_progress(f"refused by the coordinator ({error.code}): {error.what}")
+        else:
+            for message in messages:
+                self.inputs.put_nowait(message)
+
     async def _send_in_order(self) -> None:
         """Deliver the messages of the outbox one after the other."""
         while True:
@@ -513,8 +542,6 @@ class StudyDriver:
                 question,
                 begin_send=partial(self._begin_send, outgoing),
                 read_stored=lambda: self.account.list_unsent().get(question or ""),
-                get_state=lambda: self.host.state,
-                study_ended=self.study_ended,
                 on_progress=self.on_progress,
             )
         )
@@ -523,7 +550,7 @@ class StudyDriver:
                 return
             case "late":
                 assert question is not None, "only answers have a time"
-                self.inputs.put_nowait(AnswerDropped(question))
+                self.inputs.put_nowait(AnswerDropped(question, outcome.why))
                 return
             case "refused":
                 assert outcome.error is not None

@@ -23,6 +23,7 @@ from shoal.errors import RemoteProtocolError, StoreError, UsageError
 from shoal.files import write_new
 from shoal.participant.anonymous_delivery import AnonymitySet, PacketStore, ScheduledDelivery
 from shoal.participant.client import Client
+from shoal.participant.consent import refuse_if_too_late_to_join, too_late_to_join_error
 from shoal.participant.delivery import (
     Delivery,
     ProgressCallback,
@@ -40,6 +41,7 @@ from shoal.participant.keys import (
     find_credential,
     store_credential,
 )
+from shoal.participant.reading import BroadcastReader, draw_reading_times
 from shoal.protocols.base import JointComputation
 from shoal.protocols.ddml.messages import DDMLUpdate
 from shoal.protocols.machines import PeerState
@@ -97,7 +99,7 @@ async def run(
         if study.has_tokens:
             credential = await _register(context, identity)
             ticket = derive_ticket(study, credential) if study.protocol.has_packets else b""
-            delivery = _make_token_delivery(context, identity, credential, isolated_client)
+            delivery = _make_token_delivery(context, identity, credential, ticket, isolated_client)
         else:
             if joined.standing == "agreed":
                 context = await _enrol(context, identity)
@@ -140,6 +142,7 @@ async def _register(context: StudyContext, identity: Identity) -> Credential:
         check_partition(study, found)
         return found
     assert manifest.issuer_key is not None
+    refuse_if_too_late_to_join(study, context.clock.now())
     issuer, scope = manifest.issuer_key, compute_scope(manifest)
     await context.retry(partial(client.network_path.check, study))
     registration = ensure_registration(context.journal, manifest, context.entropy)
@@ -156,18 +159,41 @@ async def _register(context: StudyContext, identity: Identity) -> Credential:
 
 
 def _make_token_delivery(
-    context: StudyContext, identity: Identity, credential: Credential, isolated_client: Client
+    context: StudyContext,
+    identity: Identity,
+    credential: Credential,
+    ticket: bytes,
+    isolated_client: Client,
 ) -> Delivery:
-    """Return the delivery with tokens: packets at random times, or updates without delay."""
+    """Return the delivery with tokens: packets at random times, or updates without delay.
+
+    Raise ``CONSENT-001`` if the time to join has passed for the participant's question.
+    """
     study = context.study
     packets = PacketStore(context.journal, study, credential, context.entropy)
     anonymity_set = AnonymitySet(isolated_client, study, identity.public_key)
     if study.protocol.has_packets:
+        own_phases = [phase for phase, n in enumerate(study.count_answers(ticket)) if n]
+        last, now = study.schedule.get_window(max(own_phases)), context.clock.now()
+        saved = context.journal.load(context.joined.study)
+        if context.joined.standing == "agreed" and saved.state is None and now >= last.joins_until:
+            raise too_late_to_join_error(study.study.title, last.joins_until, now)
+        broadcasts = BroadcastReader(
+            study,
+            context.joined.key,
+            own_phases,
+            isolated_client.network_path,
+            context.clock,
+            context.on_progress,
+            saved.cursor,
+        )
         return ScheduledDelivery(
             isolated_client,
             context.joined.study,
             packets,
             anonymity_set,
+            broadcasts,
+            draw_reading_times(study, last, now, context.entropy),
             context.clock,
             context.entropy,
         )

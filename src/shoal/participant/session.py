@@ -300,20 +300,26 @@ class ParticipantSession:
                 return write_release(directory, release, joined.name or "holder", identity)
         async with self.client.open_isolated() as isolated_client:
             on_progress("waiting for the model")
-            status = "open"
+            status, schedule = "open", offer.manifest.schedule
             while status == "open":
-                page = await self._poll_status(isolated_client, offer.digest, on_progress)
+                if schedule is not None:
+                    await isolated_client.sleep(schedule.cadence.total_seconds())
+                page = await self._poll_status(isolated_client, offer, on_progress)
                 status = page.status
             if status != "done":
                 return None
             return write_model(directory, await isolated_client.fetch_model(offer.digest))
 
     async def _poll_status(
-        self, isolated_client: Client, study: str, on_progress: ProgressCallback
+        self, isolated_client: Client, offer: Offer, on_progress: ProgressCallback
     ) -> MessagePage:
-        """Return the status of the study when the study has ended, or after a while."""
+        """Return the status of the study when the study has ended, or after a while.
+
+        In a study with a schedule the participant waits, not the coordinator.
+        """
+        wait = MAX_WAIT_SECONDS if offer.manifest.schedule is None else 0
         return await self.client.retry(
-            partial(isolated_client.fetch_broadcasts, study, _MAX_NUMBER, MAX_WAIT_SECONDS),
+            partial(isolated_client.fetch_broadcasts, offer.digest, _MAX_NUMBER, wait),
             partial(report_retry, on_progress),
         )
 

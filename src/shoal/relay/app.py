@@ -5,7 +5,8 @@
 ``POST /v1/packets/{digest}``
     A sealed packet of a study. Response 202, when it is on disk.
 ``GET /v1/relaying``
-    JSON: the coordinator's address and the studies that the relay serves.
+    JSON: the coordinator's address, the studies that the relay serves, and the digest of the first
+    opening of each phase that it was shown.
 ``GET /v1/ohttp-keys``
     The gateway's key, the same for everyone.
 ``GET /healthz``
@@ -180,10 +181,16 @@ class RelayHandlers:
     async def list_studies(self, request: Request) -> Response:
         """Return the studies that the relay serves."""
         read_query(request)
-        studies = {digest: study.size for digest, study in sorted(self._get_studies().items())}
-        return Response(
-            to_json(RelayedStudies(to=self._client.url, studies=studies)), media_type=JSON
+        studies = sorted(self._get_studies().items())
+        relayed = RelayedStudies(
+            to=self._client.url,
+            studies={digest: study.size for digest, study in studies},
+            asks={
+                digest: {str(phase): ask.hex() for phase, ask in sorted(study.asks.items())}
+                for digest, study in studies
+            },
         )
+        return Response(to_json(relayed), media_type=JSON)
 
     async def serve_keys(self, request: Request) -> Response:
         """Return the gateway's key, the same for everyone."""

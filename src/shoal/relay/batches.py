@@ -32,7 +32,8 @@ from shoal.errors import TransportError
 from shoal.relay.client import CoordinatorClient
 from shoal.relay.spool import Spool
 from shoal.relay.studies import StudyTracker, TrackedStudy
-from shoal.study.delivery import PhaseWindow, compute_min_batch
+from shoal.study.delivery import compute_min_batch
+from shoal.study.schedule import PhaseWindow
 from shoal.transport.api import BatchReceipt
 from shoal.transport.client import RefusedError
 
@@ -49,7 +50,7 @@ def count_due_batches(window: PhaseWindow, now: datetime) -> int:
     >>> window = PhaseWindow(
     ...     datetime(2030, 1, 1, 0, tzinfo=UTC), datetime(2030, 1, 1, 10, tzinfo=UTC)
     ... )
-    >>> [count_due_batches(window, datetime(2030, 1, 1, hour, tzinfo=UTC)) for hour in (6, 7, 9)]
+    >>> [count_due_batches(window, datetime(2030, 1, 1, hour, tzinfo=UTC)) for hour in (7, 8, 9)]
     [0, 1, 2]
     """
     return (now >= window.collects_until) + (now >= window.resends_until)

@@ -43,7 +43,7 @@ from shoal.clock import from_milliseconds, to_milliseconds
 from shoal.entropy import Entropy
 from shoal.errors import StoreError, format_upgrade_command
 from shoal.sqlite import DatabaseErrors, connect, name_error, open_database, transaction
-from shoal.study.delivery import PhaseWindow
+from shoal.study.schedule import PhaseWindow
 from shoal.text import escape_text
 from shoal.transport.packets import split_evenly
 
@@ -65,6 +65,8 @@ _IS_RESENDABLE = """
     )
 """
 
+_ASK_COLUMN = "ALTER TABLE phases ADD COLUMN ask BLOB;"
+"""Second version of the file: the digest of the opening of a phase."""
 _APPLICATION_ID = int.from_bytes(b"SHOR")
 _BUSY_SECONDS = 5.0
 _PRAGMAS = (
@@ -140,6 +142,8 @@ class SpooledPhase:
     window: PhaseWindow
     n_batches: int = 0
     """How many of its two batches were made."""
+    ask: bytes | None = None
+    """SHA-256 of the first signed opening that was read."""
 
 
 @dataclass
@@ -253,17 +257,28 @@ class Spool:
                 (study, phase, *times),
             )
 
+    def record_ask(self, study: str, phase: int, digest: bytes) -> bool:
+        """Record the digest of the opening of a phase; return False if another one is recorded."""
+        key = (study, phase)
+        with self._begin_write() as db:
+            db.execute(
+                "UPDATE phases SET ask = ? WHERE study = ? AND phase = ? AND ask IS NULL",
+                (digest, *key),
+            )
+            found = db.execute("SELECT ask FROM phases WHERE study = ? AND phase = ?", key)
+            return bool(found.fetchone() == (digest,))
+
     def list_phases(self, study: str) -> tuple[SpooledPhase, ...]:
         """Return the recorded phases of a study, in order."""
         rows = self._query(
-            "SELECT phase, opened, closes, settled FROM phases WHERE study = ? ORDER BY phase",
+            "SELECT phase, opened, closes, settled, ask FROM phases WHERE study = ? ORDER BY phase",
             study,
         )
         return tuple(
             SpooledPhase(
-                n, PhaseWindow(from_milliseconds(opened), from_milliseconds(closes)), settled
+                n, PhaseWindow(from_milliseconds(opened), from_milliseconds(closes)), settled, ask
             )
-            for n, opened, closes, settled in rows
+            for n, opened, closes, settled, ask in rows
         )
 
     def make_batch(self, study: str, phase: int, n_batches: int, least: int, most: int) -> int:
@@ -460,7 +475,8 @@ class Spool:
 def _open_spool_file(path: Path) -> Connection:
     """Open a spool's file, so that no other process can open it; create it if there is none."""
     schema = (files("shoal.relay") / "spool.sql").read_text(encoding="utf-8")
-    db = open_database(path, _APPLICATION_ID, (schema,), _ERRORS, _connect_spool)
+    migrations = (schema, _ASK_COLUMN)
+    db = open_database(path, _APPLICATION_ID, migrations, _ERRORS, _connect_spool)
     with _ERRORS.translate(path):
         try:
             with transaction(db, "BEGIN EXCLUSIVE"):

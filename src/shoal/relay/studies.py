@@ -4,10 +4,11 @@ The server polls `StudyTracker` every second; the handlers and the batch release
 The coordinator is believed only if its data can be checked.
 
 A relay serves a study if its manifest is signed by the key of the first contact, has the digest
-under which it is listed, and has packets with tokens. The size of its packets is computed here. The
-first announced times of a phase count; later ones change nothing. A coordinator that lies about
-times gets no batch with fewer sealed packets than the manifest requires. A relay cannot open
-packets, so it cannot see how many of them the coordinator has made itself to fill a batch.
+under which it is listed, and has packets with tokens and a schedule. The size of its packets and
+the times of its phases are computed from the manifest; no message changes them. The relay keeps the
+digest of the first signed opening of each phase, which participants compare with the one that they
+were shown. A relay cannot open packets, so it cannot see how many of them the coordinator has made
+itself to fill a batch.
 
 If a study is no longer listed, no packets are accepted, and its packets are stored until its last
 phase is over. If its end is reported, its packets are deleted, and its digest is not served again.
@@ -25,15 +26,13 @@ from ipaddress import IPv6Address, ip_address
 
 from shoal.clock import Clock
 from shoal.errors import RemoteProtocolError, SpecError
-from shoal.messages import codec
-from shoal.messages.codec import check_value_count
-from shoal.protocols.anonml.messages import MESSAGES, AnonMLAsk
 from shoal.relay.client import CoordinatorClient
 from shoal.relay.spool import Spool, SpooledPhase
-from shoal.study.delivery import PhaseWindow
 from shoal.study.handle import StudyHandle
 from shoal.study.manifest import Manifest
 from shoal.text import escape_text
+from shoal.transport.api import SignedManifest
+from shoal.transport.broadcasts import hash_ask, parse_ask
 from shoal.transport.client import RefusedError
 from shoal.transport.packets import compute_max_part, compute_sealed_size
 from shoal.transport.signing import verify_manifest
@@ -101,8 +100,6 @@ def normalize_sender(address: str) -> str:
     return str(IPv6Address(int(found) >> _INTERFACE_BITS << _INTERFACE_BITS))
 
 
-MAX_MESSAGE_VALUES = 1 << 18
-"""Most values of a message; participants have the same limit."""
 SHORT_INTERVAL, LONG_INTERVAL = timedelta(seconds=1), timedelta(seconds=15)
 """Pauses between two polls for messages: before the first phase or at the end of one, and during a
 phase.
@@ -126,7 +123,9 @@ class TrackedStudy:
     max_in_part
         Most packets in one request to the coordinator.
     phases
-        Phases that the coordinator has announced.
+        Phases of the schedule, as the spool has recorded them.
+    key
+        The coordinator's key, which signed the manifest.
     next_poll, cursor
         Time of the next poll for messages, and number of the last message.
     """
@@ -137,8 +136,8 @@ class TrackedStudy:
     sealed_size: int
     n_expected: int
     max_in_part: int
-    n_phases: int
     phases: tuple[SpooledPhase, ...]
+    key: bytes
     next_poll: datetime
     cursor: int = 0
     sender_quota: SenderQuota = field(default_factory=SenderQuota)
@@ -148,30 +147,33 @@ class TrackedStudy:
         """Most packets in the spool."""
         return SPOOL_FACTOR * self.n_expected
 
+    @property
+    def asks(self) -> dict[int, bytes]:
+        """SHA-256 of the first signed opening of each phase that was read."""
+        return {phase.number: phase.ask for phase in self.phases if phase.ask is not None}
+
     def find_phase(self, now: datetime) -> int:
         """Return the phase of a packet that arrives now.
 
-        It is the last known phase, or the next one after the time for resending has passed.
+        It is the first phase in which packets can still be sent again; after the last one, one
+        more than the last.
         """
-        if not self.phases:
-            return 0
-        last = self.phases[-1]
-        return last.number if now < last.window.resends_until else last.number + 1
+        return sum(now >= phase.window.resends_until for phase in self.phases)
 
 
 def make_tracked_study(
-    digest: str, data: bytes, phases: tuple[SpooledPhase, ...], now: datetime
+    digest: str, published: SignedManifest, spool: Spool, now: datetime
 ) -> TrackedStudy | None:
-    """Return the study of an encoded manifest; None if it has no sealed packets.
+    """Return a published study; None if it has no sealed packets. Record its phases.
 
-    All values follow from the manifest; none is taken from the coordinator.
+    All values follow from the manifest; none is taken from a message.
 
     Raises
     ------
     ShoalError
         The data is not a manifest, or the manifest of another study.
     """
-    handle = StudyHandle(Manifest.from_bytes(data))
+    handle = StudyHandle(Manifest.from_bytes(published.manifest))
     if handle.digest.hex() != digest:
         raise RemoteProtocolError(
             "MANIFEST-001", "The manifest does not have the digest under which it is listed."
@@ -179,7 +181,9 @@ def make_tracked_study(
     size = handle.packet_size
     if size is None or handle.manifest.gateway_key is None:
         return None
-    script, participation = handle.script, handle.study.participation
+    script, participation, schedule = handle.script, handle.study.participation, handle.schedule
+    for phase in range(script.n_phases):
+        spool.record_phase(digest, phase, schedule.get_window(phase))
     n_each = max(len(script.list_question_numbers(phase, 0)) for phase in range(script.n_phases))
     n_expected = n_each * max(participation.minimum, participation.size)
     return TrackedStudy(
@@ -189,8 +193,8 @@ def make_tracked_study(
         compute_sealed_size(size),
         n_expected,
         compute_max_part(size),
-        script.n_phases,
-        phases,
+        spool.list_phases(digest),
+        published.key,
         now,
     )
 
@@ -260,15 +264,12 @@ class StudyTracker:
                     "HOST-002",
                     "The coordinator reported its end before, and its packets were deleted.",
                 )
-            phases = await asyncio.to_thread(self._spool.list_phases, digest)
             study = await asyncio.to_thread(
-                make_tracked_study, digest, published.manifest, phases, self._clock.now()
+                make_tracked_study, digest, published, self._spool, self._clock.now()
             )
         except (RemoteProtocolError, SpecError) as error:
             self._ignored.add(digest)
-            self._on_progress(
-                f"relay: study {digest[:12]} is not served: {escape_text(error.what)}"
-            )
+            self._report(digest, f"is not served: {error.what}")
             return
         if study is None:
             self._ignored.add(digest)
@@ -281,26 +282,32 @@ class StudyTracker:
         except RefusedError:
             return  # the next list of studies shows whether it exists
         for message in page.letters:
-            ask = _parse_phase_opening(message.payload, study.handle.digest)
-            if ask is not None and ask.phase < study.n_phases and ask.opened < ask.closes:
-                await asyncio.to_thread(
-                    self._spool.record_phase,
-                    study.digest,
-                    ask.phase,
-                    PhaseWindow(ask.opened, ask.closes),
-                )
+            try:
+                ask = parse_ask(study.handle, study.key, message)
+            except RemoteProtocolError as error:
+                self._report(study.digest, f"sent a message that does not count: {error.what}")
+            else:
+                if not await asyncio.to_thread(
+                    self._spool.record_ask, study.digest, ask.phase, hash_ask(message.payload)
+                ):
+                    what = f"has two different signed openings of phase {ask.phase}"
+                    self._report(study.digest, what)
             study.cursor = max(study.cursor, message.number)
         study.phases = await asyncio.to_thread(self._spool.list_phases, study.digest)
         now = self._clock.now()
-        is_under_way = bool(study.phases) and now < study.phases[-1].window.resends_until
+        phase = study.find_phase(now)
+        # The opening of a phase is read soon after it is due, and the end of the study too.
         wait = (
-            min(LONG_INTERVAL, study.phases[-1].window.resends_until - now)
-            if is_under_way
+            min(LONG_INTERVAL, study.phases[phase].window.resends_until - now)
+            if phase in study.asks
             else SHORT_INTERVAL
         )
         study.next_poll = now + wait
         if page.status != "open":
             await self._end_study(study.digest)
+
+    def _report(self, digest: str, what: str) -> None:
+        self._on_progress(f"relay: study {digest[:12]} {escape_text(what)}")
 
     async def _suspend_study(self, digest: str) -> None:
         """Stop serving a study that is not listed; end it after its last known phase."""
@@ -313,13 +320,3 @@ class StudyTracker:
         """Stop serving a study that has ended, and delete its packets."""
         self.studies.pop(digest, None)
         await asyncio.to_thread(self._spool.drop_study, digest)
-
-
-def _parse_phase_opening(payload: bytes, study: bytes) -> AnonMLAsk | None:
-    """Return the opening of a phase; None for any other message."""
-    try:
-        check_value_count(payload, MAX_MESSAGE_VALUES)
-        message = codec.decode(payload, MESSAGES, study)
-    except RemoteProtocolError:
-        return None
-    return message if isinstance(message, AnonMLAsk) else None

@@ -252,8 +252,14 @@ class AnonMLProtocol(StudyProtocol):
         """Return the aggregator that counts answers, phase after phase."""
         from shoal.protocols.anonml.aggregator import AnonMLAggregator
 
-        minimum = handle.study.participation.minimum
-        return AnonMLAggregator(handle.digest, handle.script, minimum, hosting.phase_timeout)
+        minimum, schedule = handle.study.participation.minimum, handle.manifest.schedule
+        return AnonMLAggregator(
+            handle.digest,
+            handle.script,
+            minimum,
+            hosting.phase_timeout,
+            opens=None if schedule is None else schedule.get_window(0).opened,
+        )
 
     def count_phases(self, handle: StudyHandle) -> int:
         """Return the number of phases of the script."""
@@ -294,7 +300,12 @@ class AnonMLProtocol(StudyProtocol):
         else:
             answers = tuple(expected.get(phase, 0) for phase in range(script.n_phases))
         return AnonMLAggregator(
-            aggregator.study, script, aggregator.minimum, aggregator.phase_timeout, answers
+            aggregator.study,
+            script,
+            aggregator.minimum,
+            aggregator.phase_timeout,
+            answers,
+            aggregator.opens,
         )
 
     def make_result(self, handle: StudyHandle, result: object) -> Document:

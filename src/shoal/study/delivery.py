@@ -1,4 +1,4 @@
-"""Anonymous delivery: scopes, slots, tickets, time windows, and their label text.
+"""Anonymous delivery: scopes, slots, tickets, and their label text.
 
 Participants of AnonML, and of DDML with tokens, send without a name, and each counts only as often
 as the study allows. Participants, coordinators and relays compute the same values here.
@@ -27,8 +27,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -72,6 +71,11 @@ def has_tickets(manifest: Manifest) -> bool:
     return is_anonymous(manifest.study) and manifest.issuer_key is None
 
 
+def needs_schedule(manifest: Manifest) -> bool:
+    """Return whether participants send packets with tokens, at times that the schedule decides."""
+    return has_tokens(manifest) and get_protocol(manifest.study).has_packets
+
+
 def check_delivery(manifest: Manifest) -> None:
     """Raise ``HOST-003`` if participants would be less anonymous than the study states.
 
@@ -96,6 +100,7 @@ def check_delivery(manifest: Manifest) -> None:
             why="Its credentials contain the partition of a person, which differs between studies.",
             fix="Leave the epoch out: credentials then count for this study alone.",
         )
+    check_schedule(manifest)
     is_sealed = (
         has_tokens(manifest) and manifest.gateway_key is not None and manifest.relay is not None
     )
@@ -105,6 +110,24 @@ def check_delivery(manifest: Manifest) -> None:
             "A study with trust shuffled needs tokens, a gateway and a relay.",
             why="Its answers arrive encrypted, in shuffled batches, from a relay of another party.",
             fix='Name the relay: shoal serve STUDY --relay URL; or trust = "local"',
+        )
+
+
+def check_schedule(manifest: Manifest) -> None:
+    """Raise ``HOST-003`` if a study with packets has no schedule, or another study has one."""
+    if needs_schedule(manifest) and manifest.schedule is None:
+        raise SpecError(
+            "HOST-003",
+            "The manifest has no schedule, and the study has anonymous packets.",
+            why="The time of a packet must not depend on what the coordinator says later.",
+            fix='Publish the study with shoal serve, or add "schedule" with the keys "opens" and '
+            '"window", in milliseconds.',
+        )
+    if manifest.schedule is not None and not needs_schedule(manifest):
+        raise SpecError(
+            "HOST-003",
+            "The manifest has a schedule, but the study has no anonymous packets.",
+            fix="Leave the schedule out.",
         )
 
 
@@ -238,24 +261,6 @@ class TokenSlots:
         self._n_drawn = counters.stop
 
 
-@dataclass(frozen=True)
-class PhaseWindow:
-    """The time of a phase, and its deadlines."""
-
-    opened: datetime
-    closes: datetime
-
-    @property
-    def collects_until(self) -> datetime:
-        """The time until which packets are sent."""
-        return self.opened + (self.closes - self.opened) * 7 / 10
-
-    @property
-    def resends_until(self) -> datetime:
-        """The time until which lost packets are sent again."""
-        return self.opened + (self.closes - self.opened) * 9 / 10
-
-
 TOKEN_UNDO = (
     "You may leave at any time. What was already sent cannot be taken back. Your registration "
     "stays, and nothing shows that you left."
@@ -313,7 +318,7 @@ def make_offer_statement(
         leaves=leaves,
         bytes=n_bytes,
         seen_by=_describe_token_recipients(manifest, plan, via),
-        not_covered=tuple(_list_token_exclusions(statement, manifest, plan)),
+        not_covered=tuple(_list_token_exclusions(statement, manifest, plan, via)),
         undo=TOKEN_UNDO,
     )
 
@@ -384,20 +389,33 @@ def _describe_token_recipients(manifest: Manifest, plan: Plan, via: str | None) 
     who, what = get_protocol(study).describe_token_recipients(study)
     epoch = "" if manifest.epoch is None else f" of {manifest.epoch}"
     same = "" if n_partitions == 1 else f" in the same of {format_count(n_partitions, 'partition')}"
+    few = (
+        f". Nothing is sent while there are fewer than {study.participation.minimum:,}"
+        if plan.script is not None
+        else ""
+    )
     return (
         f"{who}. The token proves that {what} comes from a registered member{epoch}{same}, but not "
         "from which one; not even the coordinator knows. The list of members is public, and you "
-        f"see how many there are. {_ADDRESS[via]}. The guarantee does not rely on your being "
+        f"see how many there are{few}. {_ADDRESS[via]}. The guarantee does not rely on your being "
         "anonymous"
     )
 
 
-def _list_token_exclusions(statement: Statement, manifest: Manifest, plan: Plan) -> list[str]:
+def _list_token_exclusions(
+    statement: Statement, manifest: Manifest, plan: Plan, via: str | None
+) -> list[str]:
     registered = (
         "that you registered: the public list of members contains a key that was made for you and "
         "for this list alone"
     )
     items = [registered if item == ENROLMENT else item for item in statement.not_covered]
+    # The first phase can be opened in one way only. Later ones are compared with the relay's.
+    if plan.script is not None and plan.script.n_phases > 1 and via != "ohttp":
+        items.append(
+            "that you are asked the same question as others, if you use no relay: there is nothing "
+            "to compare it with, and a question that only you get would show which packet is yours"
+        )
     return [
         *items,
         "the link between you and your data, if few people have registered or the others work "

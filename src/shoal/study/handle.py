@@ -18,6 +18,7 @@ from shoal.data.tables import drop_nameless_rows, limit_rows
 from shoal.errors import SpecError
 from shoal.study.delivery import (
     TokenSlots,
+    check_schedule,
     compute_packet_size,
     has_tickets,
     has_tokens,
@@ -29,6 +30,7 @@ from shoal.study.plan import Plan, price_design
 from shoal.study.pricing import BudgetLine
 from shoal.study.protocol import EncodedRows, Hosting, Seat, StudyDesign, StudyProtocol
 from shoal.study.registry import make_design
+from shoal.study.schedule import Schedule
 from shoal.study.spec import Study
 from shoal.text import format_count
 
@@ -98,6 +100,14 @@ class StudyHandle:
         """Size of each packet with a token, in bytes; None for a study without packets."""
         has_packets = self.has_tokens and self.protocol.has_packets
         return compute_packet_size(self.script) if has_packets else None
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The times of the phases; ``HOST-003`` if the study has none."""
+        check_schedule(self.manifest)
+        schedule = self.manifest.schedule
+        assert schedule is not None, "only a study with packets has phases in a schedule"
+        return schedule
 
     @property
     def has_tokens(self) -> bool:

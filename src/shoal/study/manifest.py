@@ -25,6 +25,7 @@ from shoal.protocols.driver import ANONYMOUS_PREFIX
 from shoal.protocols.effects import AGGREGATOR, EVERYONE
 from shoal.study.explain import explain
 from shoal.study.registry import get_protocol
+from shoal.study.schedule import Schedule
 from shoal.study.settings import Line
 from shoal.study.spec import Study
 from shoal.study.validation import parse_content
@@ -39,6 +40,7 @@ MAX_URL = 500
 _DOMAIN = b"shoal manifest 1\x00"
 _KIND, _VERSION = "shoal manifest", 1
 _KEYS = {"kind", "version", "study", "issuer_key", "epoch", "gateway_key", "roster", "relay"}
+_SCHEDULE_KEYS = {"opens", "window"}
 _ISSUER_BYTES, _KEY_BYTES = 96, 32
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _LINE: TypeAdapter[str] = TypeAdapter(Line)
@@ -98,6 +100,9 @@ class Manifest:
     relay
         Address of the relay: https, or http to this machine. It cannot be an onion service, which
         is reachable over Tor alone.
+    schedule
+        When the phases of a study with anonymous packets begin and end; None for all others. A
+        manifest without a schedule is encoded without this key.
     """
 
     study: Study
@@ -106,6 +111,7 @@ class Manifest:
     roster: tuple[RosterMember, ...] = ()
     relay: str | None = None
     epoch: str | None = None
+    schedule: Schedule | None = None
 
     def __post_init__(self) -> None:
         if self.issuer_key is not None:
@@ -147,7 +153,7 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """Return the manifest in its deterministic encoding."""
-        content = {
+        content: dict[str, Any] = {
             "kind": _KIND,
             "version": _VERSION,
             "study": self.study.to_content(),
@@ -157,6 +163,8 @@ class Manifest:
             "roster": [[member.name, member.key] for member in self.roster],
             "relay": self.relay,
         }
+        if self.schedule is not None:
+            content["schedule"] = {"opens": self.schedule.opens, "window": self.schedule.window}
         return codec.dumps(content)
 
     @classmethod
@@ -171,7 +179,7 @@ class Manifest:
             ) from None
         if (
             not isinstance(content, dict)
-            or set(content) != _KEYS
+            or set(content) - {"schedule"} != _KEYS
             or content["kind"] != _KIND
             or not isinstance(content["study"], dict)
         ):
@@ -199,6 +207,7 @@ class Manifest:
             _parse_roster(rest["roster"]),
             rest["relay"],
             rest["epoch"],
+            _parse_schedule(rest.get("schedule")),
         )
         if manifest.to_bytes() != data:
             raise SpecError(
@@ -259,6 +268,14 @@ def _parse_roster(entries: Any) -> tuple[RosterMember, ...]:
             f"The roster is not a list of at most {MAX_ROSTER:,} pairs of name and key."
         )
     return tuple(RosterMember(name, key) for name, key in entries)
+
+
+def _parse_schedule(entry: Any) -> Schedule | None:
+    if entry is None:
+        return None
+    if not isinstance(entry, dict) or set(entry) != _SCHEDULE_KEYS:
+        raise _make_manifest_error("The schedule does not have the two keys opens and window.")
+    return Schedule(entry["opens"], entry["window"])
 
 
 def _check_bytes(what: str, key: object, size: int) -> None:

@@ -30,7 +30,7 @@ Status = Literal["open", "done", "failed", "closed"]
 
 MAX_CONTROL_BYTES = 1 << 14
 MAX_VALUES = 1 << 18
-"""Most values in a CBOR body. A queued message has five; the limit on bytes is reached first."""
+"""Most values in a CBOR body. A queued message has seven; the limit on bytes is reached first."""
 MAX_WAIT_SECONDS = 30
 TICKET_BYTES = 32
 NAME_BYTES = 32
@@ -53,6 +53,7 @@ def _check_names_length(names: bytes) -> bytes:
 
 Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Names = Annotated[bytes, AfterValidator(_check_names_length)]
+PhaseNumber = Annotated[str, Field(pattern=r"^(?:0|[1-9][0-9]{0,8})$")]
 Hex = Annotated[str, Field(pattern=r"^(?:[0-9a-f]{2})*$", max_length=1000)]
 
 
@@ -164,10 +165,14 @@ class RelayedStudies(Record):
         The coordinator's address.
     studies
         Digests of open studies, with the size of their packets.
+    asks
+        Digests of studies, with the SHA-256 of the first signed opening of each phase that the
+        relay has read. Participants compare it with what they were shown.
     """
 
     to: str
     studies: dict[Hex32, Annotated[int, Field(ge=1)]]
+    asks: dict[Hex32, dict[PhaseNumber, Hex32]] = Field(default_factory=dict)
 
 
 class Poll(Record):
@@ -178,10 +183,18 @@ class Poll(Record):
 
 
 class QueuedMessage(Record):
-    """A message to one participant or to everyone; numbers increase."""
+    """A message to one participant or to everyone; numbers increase.
+
+    Parameters
+    ----------
+    signature
+        The coordinator's signature (`shoal.transport.signing.sign_broadcast`), if the message is to
+        everyone in a study with tokens.
+    """
 
     number: Annotated[int, Field(ge=1, lt=1 << 53)]
     payload: bytes
+    signature: Annotated[bytes, Field(min_length=64, max_length=64)] | None = None
 
 
 class MessagePage(Record):

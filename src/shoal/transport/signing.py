@@ -30,6 +30,7 @@ FRESH_SECONDS = 120
 """Most seconds between a request's time and the coordinator's, before or after."""
 
 _REQUEST_TAG, _MANIFEST_TAG = b"shoal request 1\x00", b"shoal published 1\x00"
+_BROADCAST_TAG = b"shoal broadcast 1\x00"
 _HEADER = re.compile(
     rf"{SCHEME} ([0-9a-f]{{64}}) ([0-9]{{1,15}}) ([0-9a-f]{{{2 * NONCE_BYTES}}}) ([0-9a-f]{{128}})"
 )
@@ -119,14 +120,51 @@ def sign_manifest(identity: Identity, digest: bytes) -> bytes:
 
 def verify_manifest(key: bytes, digest: bytes, signature: bytes) -> None:
     """Raise ``AUTH-004`` if the coordinator with this key has not signed the manifest."""
-    try:
-        if not is_usable_key(key):
-            raise InvalidSignature
-        Ed25519PublicKey.from_public_bytes(key).verify(signature, _MANIFEST_TAG + digest)
-    except (InvalidSignature, ValueError):
+    if not _is_signed(key, signature, _MANIFEST_TAG + digest):
         raise RemoteProtocolError(
             "AUTH-004", "The coordinator's signature of the manifest does not verify."
-        ) from None
+        )
+
+
+def sign_broadcast(identity: Identity, study: bytes, number: int, payload: bytes) -> bytes:
+    """Return a coordinator's signature of a message to everyone.
+
+    Parameters
+    ----------
+    study
+        Digest of the manifest.
+    number
+        Number of the message on the board.
+    """
+    return identity.sign(_encode_broadcast(study, number, payload))
+
+
+def verify_broadcast(
+    key: bytes, study: bytes, number: int, payload: bytes, signature: bytes | None
+) -> None:
+    """Raise ``AUTH-004`` if the coordinator with this key has not signed the message."""
+    content = _encode_broadcast(study, number, payload)
+    if signature is None or not _is_signed(key, signature, content):
+        raise RemoteProtocolError(
+            "AUTH-004",
+            f"The coordinator's signature of message {number} to everyone "
+            f"{'is missing' if signature is None else 'does not verify'}.",
+            why="A message without it could be made for one reader.",
+        )
+
+
+def _encode_broadcast(study: bytes, number: int, payload: bytes) -> bytes:
+    return _BROADCAST_TAG + study + number.to_bytes(8, "big") + hashlib.sha256(payload).digest()
+
+
+def _is_signed(key: bytes, signature: bytes, content: bytes) -> bool:
+    try:
+        if not is_usable_key(key):
+            return False
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, content)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 def _encode_signed_content(

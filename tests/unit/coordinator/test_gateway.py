@@ -432,7 +432,7 @@ def test_received_list_is_published_after_collection_window(tmp_path: Path) -> N
         ).status_code == 200
         route = study_route(s.digest, "received")
         assert (await s.coordinator.get(route)).status_code == 409
-        s.clock.advance(741)
+        s.clock.advance(821)
         found = from_cbor((await ask(s, "GET", route)).body, ReceivedPackets)
         names = sorted(hash_pseudonym(packet[1:49]) for packet in packets)
         assert found == ReceivedPackets(phase=0, names=b"".join(names))

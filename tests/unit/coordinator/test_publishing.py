@@ -11,12 +11,14 @@ import pytest
 from shoal.coordinator.enrolment import CoordinatorKeys
 from shoal.coordinator.publishing import (
     DAY_MILLISECONDS,
+    add_schedule,
     compute_phase_timeout,
     describe_end,
     draw_invitations,
     hash_key,
     hash_ticket,
     load_or_create_secrets,
+    publish,
 )
 from shoal.coordinator.store.base import NewEnrolment, Store
 from shoal.coordinator.store.sqlite import SqliteStore
@@ -26,9 +28,10 @@ from shoal.errors import ShoalError, SpecError, UsageError
 from shoal.protocols.sdq.queries import HistogramQuery
 from shoal.study.delivery import compute_scope
 from shoal.study.handle import StudyHandle
+from shoal.study.schedule import Schedule
 from shoal.study.sdq import decode_queries
 from tests.support.coordinator import NOW, QUERIES, make_manifest, publish_manifest
-from tests.support.credentials import KEYS, make_study
+from tests.support.credentials import KEYS, make_study, tokened
 
 ENTROPY = SeededEntropy(1)
 
@@ -291,3 +294,41 @@ def test_describe_end_states_closing_time(store: Store) -> None:
     assert ", or when it closes, at 2030-01-05 00:00 UTC; it fails" in describe_end(
         StudyHandle(manifest), publish_manifest(store, manifest, NOW)[0]
     )
+
+
+def test_add_schedule_opens_study_with_packets_now_and_once(store: Store) -> None:
+    manifest = replace(make_study("anonml phases"), schedule=None)
+    first = add_schedule(StudyHandle(manifest), NOW, 60_000, store)
+    assert first.manifest.schedule == Schedule(NOW, 60_000)
+    record, is_new = publish(store, first, NOW, issuing=KEYS.public_keys)
+    assert is_new and (record.opened, record.phase_timeout) == (NOW, 60_000)
+    # The same command later continues the study, and does not begin another one.
+    again = add_schedule(StudyHandle(manifest), NOW + 5, 70_000, store)
+    assert again.manifest == first.manifest
+    assert add_schedule(again, NOW + 5, None, store) is again
+    other = StudyHandle(make_study("ddml"))
+    assert add_schedule(other, NOW, None, store) is other
+
+
+def test_add_schedule_shares_time_until_close() -> None:
+    manifest = tokened(make_manifest("anonml phases", closes=CLOSES))
+    handle = add_schedule(StudyHandle(replace(manifest, schedule=None)), NOW, None)
+    n_phases, closes = handle.protocol.count_phases(handle), manifest.study.participation.closes
+    assert n_phases is not None and closes is not None
+    assert handle.schedule.get_window(n_phases - 1).closes <= closes
+
+
+@pytest.mark.parametrize(
+    ("schedule", "words"),
+    [
+        (None, "has no schedule"),
+        (Schedule(NOW - 60_000, 60_000), "nobody can join after"),
+        (Schedule(NOW, 5 * DAY_MILLISECONDS), "after it closes"),
+    ],
+)
+def test_publish_rejects_study_that_nobody_could_join_in_time(
+    store: Store, schedule: Schedule | None, words: str
+) -> None:
+    manifest = tokened(make_manifest("anonml", closes=CLOSES))
+    with pytest.raises(SpecError, match=f"HOST-003.*{words}"):
+        publish_manifest(store, replace(manifest, schedule=schedule), NOW, issuing=KEYS.public_keys)

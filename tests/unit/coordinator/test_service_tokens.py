@@ -36,11 +36,13 @@ from shoal.protocols.base import (
     open_hosts,
 )
 from shoal.study import anonml
-from shoal.study.delivery import PhaseWindow, compute_scope, hash_pseudonym
+from shoal.study.delivery import compute_scope, hash_pseudonym
 from shoal.study.handle import StudyHandle
 from shoal.study.manifest import Manifest
+from shoal.study.schedule import PhaseWindow
 from shoal.transport.api import BatchReceipt, Enrolment, MemberList, ReceivedPackets, from_cbor
 from shoal.transport.packets import Packet
+from shoal.transport.signing import verify_broadcast
 from tests.support.coordinator import (
     NOW,
     PATIENCE,
@@ -323,6 +325,37 @@ def test_member_of_one_study_counts_in_all_of_epoch(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
+def test_registration_ends_with_joining_time_of_last_phase(tmp_path: Path) -> None:
+    async def work(service: CoordinatorService, clock: ManualClock) -> None:
+        manifest = begin(service, "anonml")
+        window = await window_of(service, manifest)
+        await join(service, manifest, 0)
+        put(clock, window.joins_until)
+        with pytest.raises(RemoteProtocolError, match=r"ENROL-001.*Registration ended") as caught:
+            await join(service, manifest, 1)
+        assert "2030-01-01 at 00:00:30 UTC" in caught.value.what
+
+    run(tmp_path, work)
+
+
+def test_board_of_study_with_tokens_is_signed(tmp_path: Path) -> None:
+    async def work(service: CoordinatorService, _clock: ManualClock) -> None:
+        manifest = begin(service, "anonml")
+        digest = manifest.digest.hex()
+        pages = [await service.mailbox.fetch(digest, None, 0, 10) for _ in range(2)]
+        assert pages[0] == pages[1]
+        (message,) = pages[0].letters
+        verify_broadcast(
+            service.identity.public_key,
+            manifest.digest,
+            message.number,
+            message.payload,
+            message.signature,
+        )
+
+    run(tmp_path, work)
+
+
 async def window_of(service: CoordinatorService, manifest: Manifest) -> PhaseWindow:
     asked = decode(await fetch_message(service, manifest), MESSAGES, manifest.digest)
     assert isinstance(asked, AnonMLAsk) and asked.closes - asked.opened == timedelta(
@@ -346,13 +379,14 @@ def test_received_list_is_published_twice_in_phase_and_frozen_between(
         manifest = begin(service, "anonml")
         digest, window = manifest.digest.hex(), await window_of(service, manifest)
         second = timedelta(seconds=1)
+        credentials = [await join(service, manifest, i) for i in range(5)]
 
         async def told() -> ReceivedPackets:
             return from_cbor(await service.list_received(digest), ReceivedPackets)
 
         async def submit_next(i: int) -> ReceivedPackets:
             """Submit a packet; return the list of all packets."""
-            credential = await join(service, manifest, i)
+            credential = credentials[i]
             await submit(
                 service, digest, packed(manifest, credential, make_answer(manifest, credential))
             )

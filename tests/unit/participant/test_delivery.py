@@ -25,8 +25,10 @@ from shoal.participant.journal import JoinedStudy, Role
 from shoal.protocols.ddml.messages import DDMLDraw, DDMLUpdate
 from shoal.study.handle import StudyHandle
 from shoal.study.manifest import Manifest
-from tests.support.credentials import token_manifest
+from tests.support.credentials import token_manifest, tokens
 from tests.support.participants import COORDINATOR, URL, Desk, make_manifest
+
+__all__ = ["tokens"]
 
 ME = Identity.from_seed(bytes(32))
 

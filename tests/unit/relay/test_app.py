@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import io
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -61,8 +62,12 @@ def run(folder: Path, test: Any, **options: Any) -> None:
 def test_relay_lists_served_studies(tmp_path: Path) -> None:
     async def test(s: Any) -> None:
         found = await s.http.get(RELAYING)
+        page = await s.service.mailbox.fetch(s.digest, None, 0, 0)
+        opening = hashlib.sha256(page.letters[0].payload).hexdigest()
         assert from_json(found.content, RelayedStudies) == RelayedStudies(
-            to=TO, studies={s.digest: compute_packet_size(s.manifest)}
+            to=TO,
+            studies={s.digest: compute_packet_size(s.manifest)},
+            asks={s.digest: {"0": opening}},
         )
         assert found.headers["cache-control"] == "no-store"
         assert (await s.http.get("/healthz")).json() == {"status": "ok"}

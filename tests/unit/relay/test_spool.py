@@ -7,6 +7,8 @@ import signal
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
+from importlib.resources import files
 from itertools import chain, permutations
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,7 +25,8 @@ from shoal.entropy import Entropy, SeededEntropy, SystemEntropy
 from shoal.errors import StoreError
 from shoal.relay import spool as module
 from shoal.relay.spool import SealedPacket, Spool, SpooledPhase, shuffle_list
-from shoal.study.delivery import PhaseWindow
+from shoal.sqlite import create_database
+from shoal.study.schedule import PhaseWindow
 from tests.statistical.harness import catches, statistical
 from tests.support.participants import child
 from tests.support.relay_child import REFUSED_STEPS, STEPS, STUDY, WINDOW, number, nursery, packet
@@ -221,11 +224,28 @@ def test_spool_rejects_other_file(path: Path) -> None:
         Spool(path, SystemEntropy())
     path.unlink()
     with Spool(path, SystemEntropy()) as spool:
-        spool._db.execute("PRAGMA user_version = 2")
-    with pytest.raises(StoreError, match=r"RELAY-002  .* version 2"):
+        spool._db.execute("PRAGMA user_version = 3")
+    with pytest.raises(StoreError, match=r"RELAY-002  .* version 3"):
         Spool(path, SystemEntropy())
     with pytest.raises(StoreError, match="RELAY-002"):
         Spool(path.parent / "nowhere" / "relay.db", SystemEntropy())
+
+
+def test_spool_of_first_version_is_migrated(path: Path) -> None:
+    """A relay's file from before the openings of phases were recorded keeps its phases."""
+    schema = (files("shoal.relay") / "spool.sql").read_text(encoding="utf-8")
+    create_database(path, module._APPLICATION_ID, (schema,), sqlite3.connect)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(
+            "INSERT INTO phases (study, phase, opened, closes) VALUES (?, 0, 1, 2)", (STUDY,)
+        )
+    with Spool(path, SystemEntropy()) as spool:
+        [phase] = spool.list_phases(STUDY)
+        assert (phase.number, phase.n_batches, phase.ask) == (0, 0, None)
+        assert spool.record_ask(STUDY, 0, b"one") and spool.record_ask(STUDY, 0, b"one")
+        assert not spool.record_ask(STUDY, 0, b"two")
+    with Spool(path, SystemEntropy()) as spool:
+        assert [phase.ask for phase in spool.list_phases(STUDY)] == [b"one"]
 
 
 def test_spool_survives_full_disk(path: Path) -> None:

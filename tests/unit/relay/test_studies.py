@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from shoal.clock import ManualClock
+from shoal.clock import ManualClock, to_milliseconds
 from shoal.crypto.identity import Identity
 from shoal.entropy import SystemEntropy
 from shoal.errors import TransportError
@@ -29,11 +30,11 @@ from shoal.relay.studies import (
     make_tracked_study,
 )
 from shoal.study.anonml import build_script
-from shoal.study.delivery import PhaseWindow
 from shoal.study.manifest import Manifest
+from shoal.study.schedule import PhaseWindow, Schedule
 from shoal.transport.api import MessagePage, QueuedMessage, SignedManifest, to_cbor
 from shoal.transport.packets import compute_sealed_size
-from shoal.transport.signing import sign_manifest
+from shoal.transport.signing import sign_broadcast, sign_manifest
 from tests.support.http import MANIFESTS
 from tests.support.participants import compute_packet_size, make_manifest
 from tests.support.relay import PATIENCE, TO, scene
@@ -54,7 +55,7 @@ class Told(httpx2.AsyncBaseTransport):
             one.digest.hex(): (one.to_bytes(), IDENTITY, one.digest) for one in manifests
         }
         self.letters: list[bytes] = []
-        self.status = "open"
+        self.status, self.signs = "open", True
         self.asked: list[str] = []
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -75,7 +76,13 @@ class Told(httpx2.AsyncBaseTransport):
             )
         after = int(request.url.params["after"])
         messages = tuple(
-            QueuedMessage(number=i, payload=one)
+            QueuedMessage(
+                number=i,
+                payload=one,
+                signature=sign_broadcast(IDENTITY, bytes.fromhex(digest), i, one)
+                if self.signs
+                else None,
+            )
             for i, one in enumerate(self.letters, start=1)
             if i > after
         )
@@ -87,19 +94,22 @@ def _answer(data: bytes) -> httpx2.Response:
 
 
 def with_tokens(n: int = 3, **more: Any) -> Manifest:
-    return replace(make_manifest("anonml", n, **more), **KEYED)
+    schedule = Schedule(to_milliseconds(ManualClock().now()), 1000 * PATIENCE)
+    return replace(make_manifest("anonml", n, **more), **KEYED, schedule=schedule)
 
 
-def ask(manifest: Manifest, clock: ManualClock, phase: int = 0, seconds: float = PATIENCE) -> bytes:
+def ask(manifest: Manifest, phase: int = 0, *, later: float = 0.0, **changes: Any) -> bytes:
+    """Return the opening of a phase as scheduled, or with a window that closes later."""
     script = build_script(manifest.study, manifest.digest)
-    closes = clock.now() + timedelta(seconds=seconds)
+    assert manifest.schedule is not None
+    window = manifest.schedule.get_window(phase)
     return codec.encode(
         AnonMLAsk(
             study=manifest.digest,
             phase=phase,
-            publication=script.publish(()),
-            opened=clock.now(),
-            closes=closes,
+            publication=script.publish(()).replace(**changes),
+            opened=window.opened,
+            closes=window.closes + timedelta(seconds=later),
         )
     )
 
@@ -206,30 +216,45 @@ def test_tracker_ignores_invalid_list_of_studies(
     assert set(w.following.studies) == served
 
 
-def test_tracker_keeps_first_announced_times(world: Callable[[Told], World]) -> None:
+def test_tracker_takes_times_from_schedule_alone(world: Callable[[Told], World]) -> None:
     manifest = with_tokens()
     digest = manifest.digest.hex()
     told = Told(manifest)
     w = world(told)
     w.look()
-    assert (
-        w.spool.list_phases(digest) == ()
-        and w.following.studies[digest].find_phase(w.clock.now()) == 0
-    )
-    told.letters = [
-        b"rubbish",
-        ask(manifest, w.clock),
-        ask(manifest, w.clock, seconds=1),
-        ask(manifest, w.clock, phase=99),
-    ]
+    schedule = manifest.schedule
+    assert schedule is not None
+    expected = [schedule.get_window(0)]
+    assert [phase.window for phase in w.spool.list_phases(digest)] == expected
+    assert w.following.studies[digest].find_phase(w.clock.now()) == 0
+    told.letters = [b"rubbish", ask(manifest, later=-1.0), ask(manifest, phase=99)]
     w.clock.advance(SHORT_INTERVAL.total_seconds())
     w.look()
-    [phase] = w.spool.list_phases(digest)
-    assert (phase.window.closes - phase.window.opened).total_seconds() == PATIENCE
-    told.letters.append(ask(manifest, w.clock, phase=1, seconds=-1))
-    w.clock.advance(LONG_INTERVAL.total_seconds())
+    assert [phase.window for phase in w.spool.list_phases(digest)] == expected
+    assert w.following.studies[digest].asks == {}
+    assert len(w.lines) == 3 and all("does not count" in line for line in w.lines)
+
+
+def test_tracker_keeps_first_signed_opening_of_phase(
+    world: Callable[[Told], World],
+) -> None:
+    manifest = with_tokens()
+    digest, told = manifest.digest.hex(), Told(manifest)
+    first, second = ask(manifest), ask(manifest, points=(1.0,))
+    w = world(told)
+    told.letters, told.signs = [second], False
     w.look()
-    assert len(w.spool.list_phases(digest)) == 1, "a phase that closes before it opens is none"
+    assert w.following.studies[digest].asks == {}, "it is not signed"
+    told.letters, told.signs = [second, first, second], True
+    w.clock.advance(SHORT_INTERVAL.total_seconds())
+    w.look()
+    assert w.following.studies[digest].asks == {0: hashlib.sha256(first).digest()}
+    assert "two different signed openings of phase 0" in w.lines[-1]
+    w.spool.close()
+    told.letters = [second]
+    w = world(told)
+    w.look()
+    assert w.following.studies[digest].asks == {0: hashlib.sha256(first).digest()}
 
 
 def test_tracker_polls_broadcasts_when_news_is_possible(world: Callable[[Told], World]) -> None:
@@ -245,7 +270,7 @@ def test_tracker_polls_broadcasts_when_news_is_possible(world: Callable[[Told], 
         return sum(path.endswith("board") for path in told.asked) - before
 
     assert n_looks(10) == 10
-    told.letters = [ask(manifest, w.clock)]
+    told.letters = [ask(manifest)]
     assert n_looks(90) == 90 // 15
     w.clock.advance(PATIENCE)
     assert n_looks(10) == 10
@@ -272,7 +297,7 @@ def test_tracker_drops_ended_study(world: Callable[[Told], World], how: str, end
     manifest = with_tokens()
     told = Told(manifest)
     w = world(told)
-    told.letters = [ask(manifest, w.clock)]
+    told.letters = [ask(manifest)]
     w.look()
     assert w.spool.list_studies() == (manifest.digest.hex(),)
     if how == "status":
@@ -296,7 +321,7 @@ def test_unlisted_study_keeps_packets_until_last_phase_is_over(
     manifest = with_tokens()
     digest, told = manifest.digest.hex(), Told(manifest)
     w = world(told)
-    told.letters = [ask(manifest, w.clock)]
+    told.letters = [ask(manifest)]
     w.look()
     w.spool.put([SealedPacket(digest, 0, b"a packet", 10)])
     listed, told.listed = told.listed, []
@@ -313,22 +338,19 @@ def test_unlisted_study_keeps_packets_until_last_phase_is_over(
     assert w.spool.list_studies() == () and w.spool.has_ended(digest)
 
 
-def test_unlisted_study_without_known_phase_keeps_packets(
+def test_tracker_refuses_study_with_packets_but_no_schedule(
     world: Callable[[Told], World],
 ) -> None:
-    manifest = with_tokens()
-    told = Told(manifest)
-    w = world(told)
-    w.look()
-    w.spool.put([SealedPacket(manifest.digest.hex(), 0, b"a packet", 10)])
-    told.listed = []
-    w.clock.advance(PATIENCE)
-    assert w.look() == set() and w.spool.count_waiting(manifest.digest.hex(), 0) == 1
+    w = world(Told(replace(with_tokens(), schedule=None)))
+    assert w.look() == set()
+    assert "is not served: The manifest has no schedule" in w.lines[0]
 
 
-def test_make_tracked_study_returns_none_without_packets() -> None:
-    clock = ManualClock()
-    for manifest in MANIFESTS.values():
-        assert (
-            make_tracked_study(manifest.digest.hex(), manifest.to_bytes(), (), clock.now()) is None
-        )
+def test_make_tracked_study_returns_none_without_packets(tmp_path: Path) -> None:
+    with Spool(tmp_path / "relay.db", SystemEntropy()) as spool:
+        for manifest in MANIFESTS.values():
+            published = SignedManifest(
+                manifest=manifest.to_bytes(), key=IDENTITY.public_key, signature=bytes(64)
+            )
+            found = make_tracked_study(manifest.digest.hex(), published, spool, ManualClock().now())
+            assert found is None

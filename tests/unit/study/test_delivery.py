@@ -1,30 +1,28 @@
 """Slots, contexts, partitions and windows: public functions of the manifest."""
 
 from dataclasses import replace
-from datetime import timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from shoal.clock import SystemClock
 from shoal.errors import RemoteProtocolError, SpecError
 from shoal.protocols.anonml.assignment import ticket_words
 from shoal.protocols.anonml.plus import AnonMLPlusScript
 from shoal.study.anonml import build_script
 from shoal.study.delivery import (
-    PhaseWindow,
     TokenSlots,
     check_delivery,
     compute_min_batch,
     compute_scope,
     has_tokens,
     hash_pseudonym,
+    needs_schedule,
 )
 from shoal.study.loader import parse_study_text
 from shoal.study.manifest import Manifest
+from shoal.study.schedule import Schedule
 
 KEY = b"\x80" + bytes(95)
+SCHEDULE = Schedule(0, 1_000)
 HEAD = """
 title = "Who recovers?"
 purpose = "A test."
@@ -69,7 +67,8 @@ def make_manifest(
     text = HEAD.format(
         variant=variant, protocol=protocol, bins=bins, privacy=privacy, tables=tables
     )
-    return Manifest(parse_study_text(text), issuer_key=key, epoch=epoch)
+    found = Manifest(parse_study_text(text), issuer_key=key, epoch=epoch)
+    return replace(found, schedule=SCHEDULE) if needs_schedule(found) else found
 
 
 PLUS = make_manifest()
@@ -156,13 +155,6 @@ def test_ddml_device_has_a_slot_for_each_update():
     assert (TokenSlots(DEVICES).n_slots, TokenSlots(DEVICES).n_credential_partitions) == (4, 1)
 
 
-@given(st.timedeltas(timedelta(milliseconds=1), timedelta(days=400)))
-def test_phase_window_collects_then_resends_then_closes(phase_timeout):
-    now = SystemClock().now()
-    window = PhaseWindow(now, now + phase_timeout)
-    assert now < window.collects_until < window.resends_until < window.closes
-
-
 def test_hash_pseudonym_is_unique_and_differs_from_the_ticket() -> None:
     names = {hash_pseudonym(pseudonym) for pseudonym in (b"", bytes(48), b"\x01" * 48)}
     assert {len(name) for name in names} == {32} and len(names) == 3
@@ -197,13 +189,17 @@ SHUFFLED = Manifest(
     issuer_key=KEY,
     gateway_key=GATEWAY,
     relay=RELAY,
+    schedule=SCHEDULE,
 )
 
 
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (replace(SHUFFLED, issuer_key=None), "shuffled needs tokens"),
+        (replace(SHUFFLED, issuer_key=None, schedule=None), "shuffled needs tokens"),
+        (replace(PLUS, schedule=None), "has no schedule"),
+        (replace(PLUS, issuer_key=None), "has a schedule, but"),
+        (replace(DEVICES, schedule=SCHEDULE), "has a schedule, but"),
         (replace(SHUFFLED, relay=None), "shuffled needs tokens"),
         (replace(SHUFFLED, gateway_key=None, relay=None), "shuffled needs tokens"),
         (replace(PLUS, relay=RELAY), "a relay but has no gateway key"),

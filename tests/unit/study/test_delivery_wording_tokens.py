@@ -97,6 +97,22 @@ def test_label_says_who_sees_the_ip_address(via: str | None, words: str) -> None
         assert words in read_label(manifest, via)
 
 
+def test_label_says_that_questions_cannot_be_compared_without_relay() -> None:
+    words = "that you are asked the same question as others, if you use no relay"
+    heat = {"name": "heat", "range": [0, 40], "missing": False}
+    phases = token_manifest(feature=[heat])
+    for via in (None, "direct", "tor"):
+        assert words in read_label(phases, via)
+        assert words not in read_label(token_manifest(), via), "there is one phase only"
+    assert words not in read_label(phases, "ohttp")
+
+
+def test_label_states_smallest_number_of_members() -> None:
+    words = "Nothing is sent while there are fewer than"
+    assert f"{words} 3." in read_label(token_manifest())
+    assert words not in read_label(token_manifest("ddml", **DEVICES))
+
+
 def test_label_of_paper_variant_names_the_partition() -> None:
     label = read_label(token_manifest(**PAPER))
     assert (

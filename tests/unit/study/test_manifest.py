@@ -12,6 +12,7 @@ from shoal.errors import ShoalError, SpecError
 from shoal.messages import codec
 from shoal.study.loader import parse_study_text
 from shoal.study.manifest import Manifest, RosterMember
+from shoal.study.schedule import Schedule
 from shoal.study.starters import STARTER_PROTOCOLS, read_starter
 
 STUDY = parse_study_text(read_starter("sdq"))
@@ -23,7 +24,11 @@ FULL = Manifest(
 
 @pytest.mark.parametrize(
     "manifest",
-    [FULL, *(Manifest(parse_study_text(read_starter(protocol))) for protocol in STARTER_PROTOCOLS)],
+    [
+        FULL,
+        replace(FULL, schedule=Schedule(1_893_456_000_000, 86_400_000)),
+        *(Manifest(parse_study_text(read_starter(protocol))) for protocol in STARTER_PROTOCOLS),
+    ],
 )
 def test_from_bytes_inverts_to_bytes(manifest: Manifest) -> None:
     again = Manifest.from_bytes(manifest.to_bytes())
@@ -89,6 +94,9 @@ def test_digest_changes_with_feature_order_and_manifest_keys() -> None:
         replace(FULL, roster=ROSTER[::-1]),
         replace(FULL, roster=()),
         replace(FULL, relay="https://relay.example.org/s"),
+        replace(FULL, schedule=Schedule(0, 1_000)),
+        replace(FULL, schedule=Schedule(1, 1_000)),
+        replace(FULL, schedule=Schedule(0, 1_001)),
     ]
     assert len({manifest.digest for manifest in [FULL, *others]}) == 1 + len(others)
 
@@ -264,3 +272,27 @@ def test_from_bytes_rejects_noncanonical_encodings() -> None:
                     }
                 )
             )
+
+
+def test_manifest_without_schedule_is_encoded_as_before_schedules() -> None:
+    """Manifests that coordinators and participants stored earlier keep their digest."""
+    content = codec.loads(FULL.to_bytes())
+    assert isinstance(content, dict) and "schedule" not in content
+    assert Manifest.from_bytes(FULL.to_bytes()).schedule is None
+
+
+@pytest.mark.parametrize(
+    ("schedule", "code"),
+    [
+        (None, "MANIFEST-001"),
+        ([0, 1], "MANIFEST-002"),
+        ({"opens": 0}, "MANIFEST-002"),
+        ({"opens": 0, "window": 0}, "MANIFEST-002"),
+        ({"opens": 0, "window": 1, "more": 2}, "MANIFEST-002"),
+    ],
+)
+def test_from_bytes_rejects_other_schedule(schedule: Any, code: str) -> None:
+    content = codec.loads(FULL.to_bytes())
+    assert isinstance(content, dict)
+    with pytest.raises(SpecError, match=code):
+        Manifest.from_bytes(codec.dumps({**content, "schedule": schedule}))

@@ -8,8 +8,10 @@ from shoal.errors import RemoteProtocolError
 from shoal.transport.signing import (
     FRESH_SECONDS,
     NONCE_BYTES,
+    sign_broadcast,
     sign_manifest,
     sign_request,
+    verify_broadcast,
     verify_manifest,
     verify_request,
 )
@@ -111,3 +113,20 @@ def test_verify_manifest_accepts_only_signature_of_coordinator() -> None:
 def test_signed_request_is_not_a_manifest_signature() -> None:
     with pytest.raises(RemoteProtocolError):
         verify_manifest(ALICE.public_key, bytes(32), bytes.fromhex(HEADER.split()[4]))
+
+
+def test_broadcast_signature_is_bound_to_key_study_number_and_payload() -> None:
+    study = bytes(32)
+    signature = sign_broadcast(ALICE, study, 1, b"message")
+    verify_broadcast(ALICE.public_key, study, 1, b"message", signature)
+    for key, other, number, payload, signed in (
+        (BOB.public_key, study, 1, b"message", signature),
+        (bytes(32), study, 1, b"message", signature),
+        (ALICE.public_key, bytes([1]) * 32, 1, b"message", signature),
+        (ALICE.public_key, study, 2, b"message", signature),
+        (ALICE.public_key, study, 1, b"messagf", signature),
+        (ALICE.public_key, study, 1, b"message", sign_manifest(ALICE, study)),
+        (ALICE.public_key, study, 1, b"message", None),
+    ):
+        with pytest.raises(RemoteProtocolError, match="AUTH-004"):
+            verify_broadcast(key, other, number, payload, signed)

@@ -35,8 +35,11 @@ from shoal.participant.ledger_file import LedgerFile
 from shoal.privacy.rounding import format_epsilon, format_epsilon_down, from_grains
 
 PEOPLE, MINIMUM = 60, 30
-WINDOWS = (10.0, 40.0, 160.0)
-"""Seconds in which all must answer; the next is tried if this machine is too busy for one."""
+WINDOWS = (20.0, 60.0, 180.0)
+"""Seconds in which all must answer; the next is tried if this machine is too busy for one.
+
+All must register in the first half.
+"""
 _TIMEOUT_SECONDS = 5.0
 _STORE_TABLES = {"keys": "enrolment", "names": "submission", "answers": "held"}
 """Contents of a coordinator's store -> table.

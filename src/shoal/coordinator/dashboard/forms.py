@@ -194,6 +194,7 @@ async def publish_study(service: CoordinatorService, request: Request) -> Respon
             else None
         )
         manifest = _add_keys(draft, form, keys)
+        manifest = await service.add_schedule(manifest, form.phase_timeout)
         record = await service.publish(manifest.to_bytes(), phase_timeout=form.phase_timeout)
     except ShoalError as error:
         return _return_form(error, lambda problem: study_pages.render_publish(given, problem))

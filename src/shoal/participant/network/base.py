@@ -81,6 +81,21 @@ class NetworkPath(ABC):
         """
         self.check_allowed(study.manifest)
 
+    async def confirm_ask(self, _study: StudyHandle, _phase: int, _digest: bytes) -> bool:
+        """Return whether everyone was shown the same opening of a phase, as far as can be known.
+
+        Without a relay there is nothing to compare with, and the answer is True. False if the
+        relay has not read it yet.
+
+        Raises
+        ------
+        RemoteProtocolError
+            ``ANONML-003``: the relay was shown another one.
+        TransportError
+            The relay does not answer; try again.
+        """
+        return True
+
     def seal(self, _study: str, packet: bytes) -> bytes:
         """Return the bytes of a packet to store and send; retries send the same bytes."""
         return packet

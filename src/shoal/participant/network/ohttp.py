@@ -148,12 +148,27 @@ class OhttpPath(NetworkPath):
             await self._check_listed(study)
         self._checked.add(study.digest)
 
-    async def _check_listed(self, study: StudyHandle) -> None:
-        manifest = study.manifest
+    async def confirm_ask(self, study: StudyHandle, phase: int, digest: bytes) -> bool:
+        """Return whether the relay was shown the same opening of a phase; False if none yet."""
+        shown = (await self._fetch_relayed()).asks.get(study.digest.hex(), {}).get(str(phase))
+        if shown is not None and shown != digest.hex():
+            raise RemoteProtocolError(
+                "ANONML-003",
+                f"The relay at {escape_text(self.relay.url)} was shown another question of phase "
+                f"{phase} than you.",
+                why="The coordinator could recognise the packet of a person who alone gets a "
+                "question. Nothing is sent for this question.",
+            )
+        return shown is not None
+
+    async def _fetch_relayed(self) -> RelayedStudies:
         data = await self._request("GET", RELAYING, _MAX_LIST_BYTES)
-        relayed = self.relay.parse_body(
+        return self.relay.parse_body(
             lambda given, kind: from_json(given, kind, _MAX_LIST_BYTES), data, RelayedStudies
         )
+
+    async def _check_listed(self, study: StudyHandle) -> None:
+        manifest, relayed = study.manifest, await self._fetch_relayed()
         size, due = relayed.studies.get(study.digest.hex()), study.packet_size
         if size is None:
             raise self._not_served_error(

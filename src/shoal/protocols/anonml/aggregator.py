@@ -4,7 +4,8 @@
     Counts an answer of phase p to the sender's own question; an answer of an earlier phase is late.
 ``phase p over``
     At the deadline, or when all expected answers have arrived: opens phase p + 1 with the results
-    so far. After the last phase the model is the result.
+    so far. After the last phase the model is the result. If the study has a schedule, each phase
+    opens and closes at its scheduled times, and only the last one can end early.
 
 Reports are added to the counts on arrival, and nothing else is kept of them. A person who drops out
 is not counted.
@@ -109,6 +110,10 @@ class AnonMLAggregator(Aggregator[AnonMLAggregatorState]):
         Longest time that a phase is open.
     expected
         Largest number of answers in each phase; None until it is known who takes part.
+    opens
+        When the first phase opens, if the study has a schedule: phase p then lasts from ``opens`` +
+        p x ``phase_timeout`` to ``opens`` + (p + 1) x ``phase_timeout``. None for a study without
+        one: each phase opens when the one before is over.
     """
 
     messages = MESSAGES
@@ -120,12 +125,14 @@ class AnonMLAggregator(Aggregator[AnonMLAggregatorState]):
         minimum: int = 1,
         phase_timeout: timedelta = _A_DAY,
         expected: tuple[int, ...] | None = None,
+        opens: datetime | None = None,
     ) -> None:
         self.study = study
         self.script = script
         self.minimum = minimum
         self.phase_timeout = phase_timeout
         self.expected = expected
+        self.opens = opens
 
     def initial_state(self) -> AnonMLAggregatorState:
         return AnonMLAggregatorState()
@@ -133,6 +140,8 @@ class AnonMLAggregator(Aggregator[AnonMLAggregatorState]):
     def on_start(
         self, state: AnonMLAggregatorState, now: datetime, entropy: Entropy
     ) -> tuple[AnonMLAggregatorState, Effects]:
+        if self.opens is not None and now < self.opens:
+            return state, (WakeAt(self.opens),)
         return self._open_next_phase(state, now, entropy)
 
     def on_message(
@@ -179,6 +188,8 @@ class AnonMLAggregator(Aggregator[AnonMLAggregatorState]):
     def on_tick(
         self, state: AnonMLAggregatorState, now: datetime, entropy: Entropy
     ) -> tuple[AnonMLAggregatorState, Effects]:
+        if state.phase < 0 and self.opens is not None:
+            return self.on_start(state, now, entropy)
         is_open = 0 <= state.phase < self.script.n_phases
         return (
             self._open_next_phase(state, now, entropy)
@@ -187,9 +198,13 @@ class AnonMLAggregator(Aggregator[AnonMLAggregatorState]):
         )
 
     def _is_complete(self, state: AnonMLAggregatorState) -> bool:
-        """Return whether all expected answers of the open phase have arrived."""
+        """Return whether a phase can end because all expected answers have arrived.
+
+        A scheduled phase does not open early, so the one before it does not end early.
+        """
         return (
             self.expected is not None
+            and (self.opens is None or state.phase == self.script.n_phases - 1)
             and sum(counts.n for counts in state.counted[-1]) >= self.expected[state.phase]
         )
 
@@ -204,7 +219,8 @@ class AnonMLAggregator(Aggregator[AnonMLAggregatorState]):
             SavedTally.from_tally(question.make_empty_tally())
             for question in self.script.questions(phase, publication)
         )
-        deadline = now + self.phase_timeout
+        opened = now if self.opens is None else self.opens + phase * self.phase_timeout
+        deadline = opened + self.phase_timeout
         state = state.replace(
             phase=phase,
             deadline=deadline,
@@ -213,7 +229,7 @@ class AnonMLAggregator(Aggregator[AnonMLAggregatorState]):
         )
         wake = now if self._is_complete(state) else deadline
         ask = AnonMLAsk(
-            study=self.study, phase=phase, publication=publication, opened=now, closes=deadline
+            study=self.study, phase=phase, publication=publication, opened=opened, closes=deadline
         )
         return state, (Send(EVERYONE, ask), WakeAt(wake))
 

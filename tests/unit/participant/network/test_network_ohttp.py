@@ -32,6 +32,7 @@ from shoal.transport.api import (
     Enrolment,
     Problem,
     ReceivedPackets,
+    RelayedStudies,
     study_route,
     to_cbor,
     to_json,
@@ -479,3 +480,23 @@ def test_untrusted_certificate_of_relay_is_rejected(tmp_path: Path) -> None:
     assert behind.requests == [
         BinaryRequest("POST", study_route(STUDY, "submissions"), behind.requests[0].headers, b"x"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [({}, False), ({"1": "ab" * 32}, False), ({"0": "ab" * 32}, True), ({"0": "cd" * 32}, None)],
+)
+def test_confirm_ask_compares_question_with_the_one_of_the_relay(
+    shown: dict[str, str], expected: bool | None
+) -> None:
+    listed = RelayedStudies(to=URL, studies=SERVED, asks={TOKENS.digest.hex(): shown})
+
+    async def act(_: Client, via: OhttpPath) -> bool | None:
+        try:
+            return await via.confirm_ask(StudyHandle(TOKENS), 0, b"\xab" * 32)
+        except RemoteProtocolError as error:
+            assert error.code == "ANONML-003" and "was shown another question" in error.what
+            return None
+
+    found, _ = through(Behind(GATEWAY, instead={RELAYING: (200, JSON, to_json(listed))}), act)
+    assert found is expected

@@ -114,6 +114,39 @@ def test_aggregator_closes_phase_when_all_expected_answers_arrived() -> None:
     assert aggregator.on_tick(after, START, ENTROPY)[0].phase == 2
 
 
+def test_aggregator_with_schedule_opens_phases_at_their_times() -> None:
+    """Neither complete answers nor a late tick moves a phase; only the last one ends early."""
+    script, hour = build_named_script("bits"), timedelta(hours=1)
+    n_phases = script.n_phases
+    assert n_phases > 1
+    aggregator = AnonMLAggregator(
+        STUDY, script, 0, hour, (0,) * n_phases, opens=START + timedelta(minutes=5)
+    )
+    assert aggregator.opens is not None
+    state, effects = aggregator.on_start(aggregator.initial_state(), START, ENTROPY)
+    assert (state.phase, effects) == (-1, (WakeAt(aggregator.opens),))
+    assert aggregator.on_tick(state, START, ENTROPY) == (state, effects)
+    now = aggregator.opens + timedelta(seconds=7)
+    for phase in range(n_phases):
+        state, effects = aggregator.on_tick(state, now, ENTROPY)
+        send, wake = effects
+        assert isinstance(send, Send) and isinstance(send.message, AnonMLAsk)
+        opened = aggregator.opens + phase * hour
+        assert (send.message.phase, send.message.opened, send.message.closes) == (
+            phase,
+            opened,
+            opened + hour,
+        )
+        if phase < n_phases - 1:
+            assert wake == WakeAt(opened + hour)
+            early = opened + hour - timedelta(seconds=1)
+            assert aggregator.on_tick(state, early, ENTROPY) == (state, ())
+            now = opened + hour + timedelta(seconds=7)
+    assert wake == WakeAt(now), "all expected answers of the last phase are there"
+    state, (end,) = aggregator.on_tick(state, now, ENTROPY)
+    assert isinstance(end, Finish)
+
+
 def test_aggregator_rejects_answers_before_start_and_after_end() -> None:
     aggregator, state = opened(build_named_script("shuffled"), minimum=0)
     over, effects = aggregator.on_tick(state, state.deadline, ENTROPY)
