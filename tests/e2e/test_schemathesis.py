@@ -27,7 +27,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from shoal.clock import SystemClock, to_milliseconds
 from shoal.entropy import SystemEntropy
+from shoal.study.schedule import Schedule
 from shoal.transport import ohttp
 from shoal.transport.api import (
     CBOR,
@@ -129,6 +131,7 @@ class Sender:
             issuer_key=bytes.fromhex(keys.issuer_key),
             gateway_key=self._gateway_key,
             relay=None,
+            schedule=Schedule(to_milliseconds(SystemClock().now()), 86_400_000),
         )
         found = self._coordinator.post(
             STUDIES, manifest.to_bytes(), CBOR, **self._coordinator.bearer
