@@ -26,7 +26,7 @@ from shoal.coordinator.ddml.studies import DDMLStudies
 from shoal.coordinator.enrolment import CoordinatorKeys, Registrar
 from shoal.coordinator.mailbox import Mailbox, unknown_study_error
 from shoal.coordinator.publishing import hash_key, load_or_create_secrets, publish
-from shoal.coordinator.receipts import PagedLists, ReceiptLists
+from shoal.coordinator.receipts import MemberLists, PagedLists, ReceiptLists
 from shoal.coordinator.scheduler import SchedulerHooks, StudyScheduler
 from shoal.coordinator.store.base import Store, StudyOutcome, StudyRecord, StudyTotals
 from shoal.coordinator.studies import StudyHandles, StudyView
@@ -35,13 +35,7 @@ from shoal.crypto.identity import Identity
 from shoal.entropy import Entropy
 from shoal.errors import StoreError, UsageError
 from shoal.study.manifest import Manifest
-from shoal.transport.api import (
-    MOST_IN_PAGE,
-    Issuing,
-    MemberList,
-    SignedManifest,
-    to_cbor,
-)
+from shoal.transport.api import Issuing, SignedManifest, to_cbor
 from shoal.transport.ohttp import Gateway
 from shoal.transport.requests import not_found_error
 from shoal.transport.signing import sign_manifest
@@ -55,7 +49,7 @@ rise by one.
 """
 
 _RECEIPTS_CACHE_MILLISECONDS = 1_000
-"""How long a page of received packets is served from the cache: all participants request it at
+"""How long the list of received packets is assumed not to change: all participants request it at
 about the same time.
 """
 
@@ -119,13 +113,13 @@ class CoordinatorService:
             store, clock, self._executor, self._token_executor, rejections, self._scheduler.wake
         )
         self._receipt_lists = PagedLists(
-            ReceiptLists(store, self._handles, clock).make_page,
+            ReceiptLists(store, self._handles, clock),
             clock,
             self._executor,
             _RECEIPTS_CACHE_MILLISECONDS,
         )
-        # Not cached: a participant that has just registered looks for its own key in the list.
-        self._member_lists = PagedLists(self._encode_members, clock, self._executor)
+        # A participant that has just registered looks for its own key in the list.
+        self._member_lists = PagedLists(MemberLists(store), clock, self._executor)
         self._views: LRUCache[str, StudyView] = LRUCache(_MAX_CACHED_STUDIES)
         self._analyst_digest = b""
         self._scheduler_task: asyncio.Task[None] | None = None
@@ -214,7 +208,7 @@ class CoordinatorService:
     async def list_members(self, digest: str, after: bytes = b"") -> bytes:
         """Return a page of `MemberList`: the members among whom a sender is anonymous.
 
-        The page begins after the key ``after``.
+        The page contains the first key after ``after``; see `PagedLists`.
         """
         view = await self.get_study(digest)
         if view.slots is None:
@@ -224,7 +218,8 @@ class CoordinatorService:
     async def list_received(self, digest: str, after: bytes = b"") -> bytes:
         """Return a page of `ReceivedPackets`, in which senders look for their own packets.
 
-        The page begins after the name ``after``. Raise ``HOST-002`` while packets are collected.
+        The page contains the first name after ``after``. Raise ``HOST-002`` while packets are
+        collected.
         """
         view = await self.get_study(digest)
         view.get_packet_size()
@@ -297,13 +292,6 @@ class CoordinatorService:
             to_milliseconds(self.clock.now()),
             phase_timeout=phase_timeout,
             issuing=self.keys.public_keys if has_keys else None,
-        )
-
-    def _encode_members(self, record: StudyRecord, after: bytes) -> bytes:
-        return to_cbor(
-            MemberList(
-                joined=b"".join(self._store.list_members(record.digest, after, MOST_IN_PAGE))
-            )
         )
 
     async def _call(self, work: Callable[..., T], *arguments: object) -> T:

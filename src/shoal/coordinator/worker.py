@@ -21,8 +21,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from time import monotonic
 
-from shoal.clock import SystemClock
+from shoal.clock import SystemClock, to_milliseconds
 from shoal.coordinator.app import make_app
 from shoal.coordinator.ddml.instances import open_instance_store
 from shoal.coordinator.service import CoordinatorService
@@ -66,6 +67,9 @@ class WorkerSettings:
         return cls(**content), listener
 
 
+TIDY_SECONDS = 5.0
+"""Longest rewrite of the store when a worker stops; the next worker completes it."""
+
 RETRY_SECONDS = 1.0
 """Pause between attempts to open a store that is unavailable when a worker starts."""
 
@@ -106,7 +110,8 @@ async def serve(
         finally:
             await service.stop()
             with suppress(StoreError):  # the next worker tidies a store that cannot be reached
-                store.tidy(round(clock.now().timestamp() * 1000))
+                until = monotonic() + TIDY_SECONDS
+                store.tidy(to_milliseconds(clock.now()), lambda _: monotonic() > until)
 
 
 def _stop_with_parent(parent: int, server: Server) -> None:
