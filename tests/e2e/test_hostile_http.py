@@ -19,7 +19,7 @@ from shoal.messages.codec import encode
 from shoal.protocols.anonml.messages import AnonMLAsk, AnonMLPublication
 from shoal.protocols.pfds.messages import MESSAGES as PFDS_MESSAGES
 from shoal.transport.api import CBOR, JSON, MAX_CONTROL_BYTES, OPENAPI, RAW, STUDIES, study_route
-from shoal.transport.server import MAX_REQUEST_BYTES
+from shoal.transport.connections import MAX_REQUEST_BYTES
 from tests.support.coordinator import identity, make_manifest, ticket
 from tests.support.hostile import (
     DIGESTS,

@@ -15,7 +15,9 @@ from shoal.data.tables import Table
 from shoal.errors import UsageError
 from shoal.text import escape_text
 
+MEGABYTE = 1_000_000
 MOST_LISTED = 20
+_LEAST_BODY_MEMORY, _MOST_BODY_MEMORY = 32, 1_000_000
 _MAX_NAME_LENGTH = 80
 
 
@@ -29,6 +31,16 @@ def read_table(source: str) -> Table:
 def make_source_name(data: str) -> str:
     """Return the name of a table in the ledger: its absolute path, with the part after a #."""
     return str(Path(data).absolute()) if data.strip() else data
+
+
+def check_body_memory(megabytes: int) -> None:
+    """Raise ``USAGE-001`` if ``--body-memory`` has no room for the largest request."""
+    if not _LEAST_BODY_MEMORY <= megabytes <= _MOST_BODY_MEMORY:
+        raise UsageError(
+            "USAGE-001",
+            f"--body-memory {megabytes} is not from {_LEAST_BODY_MEMORY} to {_MOST_BODY_MEMORY:,}.",
+            fix="--body-memory 256",
+        )
 
 
 def parse_numbers(option: str, text: str | None, kind: type[Any]) -> list[Any]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoal.cli.arguments import MEGABYTE, check_body_memory
 from shoal.clock import SystemClock
 from shoal.entropy import SystemEntropy
 from shoal.errors import SpecError, UsageError, require_extra
@@ -156,6 +157,8 @@ def serve(
     epoch: str | None = None,
     relay: str | None = None,
     tickets: bool = False,
+    body_memory: int = 256,
+    behind_proxy: bool = False,
     json: bool = False,
 ) -> None:
     """Publish studies and coordinate them over HTTP until Ctrl-C or SIGTERM.
@@ -205,10 +208,17 @@ def serve(
     tickets
         Admit anonymous packets by tickets instead of tokens. With tickets, this coordinator could
         link packets to participants.
+    body_memory
+        Megabytes that unfinished and waiting requests may use in each process; requests beyond this
+        limit are answered with 503.
+    behind_proxy
+        Do not limit the connections of one address, because a proxy in front makes all of them.
+        --without-tls implies it.
     json
         Print one JSON object when the service listens.
     """
     _check_options(port, workers, invite, patience, models)
+    check_body_memory(body_memory)
     members = () if roster is None else load_roster(roster)
     drafts = [_read_manifest(path, members) for path in study]
     tokens = make_token_options(drafts, epoch, relay, tickets=tickets)
@@ -256,6 +266,8 @@ def serve(
         models,
         None if tls_cert is None else str(tls_cert),
         None if tls_key is None else str(tls_key),
+        body_memory * MEGABYTE,
+        behind_proxy or without_tls,
     )
     with open_listener(host, port) as listener:
         address = format_url(host, listener, has_tls=has_tls)

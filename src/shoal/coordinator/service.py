@@ -24,19 +24,22 @@ from shoal.coordinator.cache import LRUCache
 from shoal.coordinator.ddml.instances.base import InstanceStore
 from shoal.coordinator.ddml.studies import DDMLStudies
 from shoal.coordinator.enrolment import CoordinatorKeys, Registrar
+from shoal.coordinator.lanes import SharedThread
 from shoal.coordinator.mailbox import Mailbox, unknown_study_error
 from shoal.coordinator.publishing import hash_key, load_or_create_secrets, publish
 from shoal.coordinator.receipts import MemberLists, PagedLists, ReceiptLists
+from shoal.coordinator.rejections import RejectionCounter
 from shoal.coordinator.scheduler import SchedulerHooks, StudyScheduler
 from shoal.coordinator.store.base import Store, StudyOutcome, StudyRecord, StudyTotals
 from shoal.coordinator.studies import StudyHandles, StudyView
-from shoal.coordinator.submissions import RejectionCounter, Submissions
+from shoal.coordinator.submissions import Submissions
 from shoal.crypto.identity import Identity
 from shoal.entropy import Entropy
 from shoal.errors import StoreError, UsageError
 from shoal.study.manifest import Manifest
 from shoal.transport.api import Issuing, SignedManifest, to_cbor
 from shoal.transport.ohttp import Gateway
+from shoal.transport.packets import DEFAULT_SEALED_BYTES, compute_max_sealed_bytes
 from shoal.transport.requests import not_found_error
 from shoal.transport.signing import sign_manifest
 
@@ -96,7 +99,7 @@ class CoordinatorService:
         self.ddml_studies = DDMLStudies(store, instances, clock, entropy, self._handles)
         self._executor = ThreadPoolExecutor(_THREADS, "shoal-service")
         # Tokens have their own thread, so that a flood of them does not delay store calls.
-        self._token_executor = ThreadPoolExecutor(1, "shoal-tokens")
+        self._token_thread = SharedThread("shoal-tokens")
         self.mailbox = Mailbox(store, clock, self._executor)
         rejections = RejectionCounter()
         self._flush_rejections = partial(rejections.flush, store)
@@ -110,7 +113,7 @@ class CoordinatorService:
             SchedulerHooks(self.ddml_studies.end_if_due, self._flush_rejections),
         )
         self.submissions = Submissions(
-            store, clock, self._executor, self._token_executor, rejections, self._scheduler.wake
+            store, clock, self._executor, self._token_thread.lanes, rejections, self._scheduler.wake
         )
         self._receipt_lists = PagedLists(
             ReceiptLists(store, self._handles, clock),
@@ -138,7 +141,7 @@ class CoordinatorService:
             self.clock,
             self._entropy,
             self._executor,
-            self._token_executor,
+            self._token_thread.lanes.registrations,
             self._scheduler.wake,
         )
         self._scheduler_task = asyncio.create_task(self._scheduler.run())
@@ -159,7 +162,7 @@ class CoordinatorService:
         await self.ddml_studies.stop()
         with suppress(StoreError):
             await self._flush_rejections()
-        self._token_executor.shutdown()
+        await asyncio.to_thread(self._token_thread.shutdown)
         self._executor.shutdown()
 
     async def is_ready(self) -> bool:
@@ -181,6 +184,17 @@ class CoordinatorService:
         if record is None:
             raise unknown_study_error()
         return await self._open_view(record)
+
+    async def find_max_sealed_bytes(self) -> int:
+        """Return the limit for sealed requests: what the open study with the largest ones needs."""
+        return max(
+            (
+                compute_max_sealed_bytes(view.handle)
+                for view in await self.list_studies()
+                if view.record.status == "open" and view.manifest.gateway_key is not None
+            ),
+            default=DEFAULT_SEALED_BYTES,
+        )
 
     def is_analyst(self, key: str) -> bool:
         """Return whether this is the analyst's key; the comparison takes constant time."""
