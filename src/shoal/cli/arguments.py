@@ -33,14 +33,19 @@ def make_source_name(data: str) -> str:
     return str(Path(data).absolute()) if data.strip() else data
 
 
+def check_range(option: str, value: int, least: int, most: int, fix: str) -> None:
+    """Raise ``USAGE-001`` if the number of an option is outside its range."""
+    if not least <= value <= most:
+        raise UsageError(
+            "USAGE-001", f"--{option} {value} is not from {least} to {most:,}.", fix=fix
+        )
+
+
 def check_body_memory(megabytes: int) -> None:
     """Raise ``USAGE-001`` if ``--body-memory`` has no room for the largest request."""
-    if not _LEAST_BODY_MEMORY <= megabytes <= _MOST_BODY_MEMORY:
-        raise UsageError(
-            "USAGE-001",
-            f"--body-memory {megabytes} is not from {_LEAST_BODY_MEMORY} to {_MOST_BODY_MEMORY:,}.",
-            fix="--body-memory 256",
-        )
+    check_range(
+        "body-memory", megabytes, _LEAST_BODY_MEMORY, _MOST_BODY_MEMORY, "--body-memory 256"
+    )
 
 
 def parse_numbers(option: str, text: str | None, kind: type[Any]) -> list[Any]:

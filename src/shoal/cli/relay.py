@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoal.cli.arguments import MEGABYTE, check_body_memory
-from shoal.errors import UsageError, require_extra
+from shoal.cli.arguments import MEGABYTE, check_body_memory, check_range
+from shoal.errors import require_extra
 from shoal.text import escape_text, shell_quote
 
 
@@ -64,8 +64,7 @@ def relay(
     json
         Print one JSON object when the relay listens.
     """
-    if not 0 <= port <= 65_535:
-        raise UsageError("USAGE-001", f"--port {port} is not from 0 to 65,535.", fix="--port 8701")
+    check_range("port", port, 0, 65_535, "--port 8701")
     check_body_memory(body_memory)
     require_extra(
         "serve", "uvicorn", "uvloop", "httptools", "starlette", "httpx2", purpose="A relay"

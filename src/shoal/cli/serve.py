@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.cli.arguments import MEGABYTE, check_body_memory
+from shoal.cli.arguments import MEGABYTE, check_body_memory, check_range
 from shoal.clock import SystemClock
 from shoal.entropy import SystemEntropy
 from shoal.errors import SpecError, UsageError, require_extra
@@ -583,21 +583,9 @@ def _read_queries(path: Path, drafts: Sequence[Manifest]) -> QueriesByStudy:
 def _check_options(
     port: int, workers: int, invite: int, patience: float | None, models: str | None
 ) -> None:
-    numbers = {
-        "port": (port, 0, 65_535),
-        "workers": (workers, 1, MOST_WORKERS),
-        "invite": (invite, 0, MOST_INVITATIONS),
-    }
-    fixes = {
-        "port": "--port 8700, or --port 0 for any free port",
-        "workers": "--workers 1",
-        "invite": "--invite 100",
-    }
-    for name, (value, least, most) in numbers.items():
-        if not least <= value <= most:
-            raise UsageError(
-                "USAGE-001", f"--{name} {value} is not from {least} to {most:,}.", fix=fixes[name]
-            )
+    check_range("port", port, 0, 65_535, "--port 8700, or --port 0 for any free port")
+    check_range("workers", workers, 1, MOST_WORKERS, "--workers 1")
+    check_range("invite", invite, 0, MOST_INVITATIONS, "--invite 100")
     if patience is not None and not 0.001 <= patience <= 366 * 86_400:
         raise UsageError(
             "USAGE-001",

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from shoal.coordinator.authentication import (
@@ -29,6 +29,7 @@ from shoal.coordinator.authentication import (
     verify_signer,
 )
 from shoal.coordinator.gateway import answer_sealed, open_packet_or_empty
+from shoal.coordinator.lanes import Pace
 from shoal.coordinator.metrics import CONTENT_TYPE, format_metrics
 from shoal.coordinator.service import CoordinatorService
 from shoal.coordinator.studies import StudyView
@@ -212,33 +213,48 @@ async def accept_batch(service: CoordinatorService, request: Request) -> Respons
     check_relay(view, request)
     check_content_type(request, CBOR)
     sealed_size, digest = compute_sealed_size(size), view.record.digest
-    parser = PacketBatchParser(sealed_size, compute_max_part(size))
+    chunks = _read_chunks(request, service.batch_pace)
     receipt = await service.submissions.accept_batch(
         view,
-        _read_packets(request, parser),
+        _read_packets(request, chunks, PacketBatchParser(sealed_size, compute_max_part(size))),
         partial(open_packet_or_empty, service.gateway, digest, sealed_size),
     )
+    # A relay sends all of a batch before it reads the receipt, also of one that is abandoned.
+    async for chunk in chunks:
+        release_body_bytes(request.scope, len(chunk))
     return Response(to_cbor(receipt), media_type=CBOR)
 
 
+async def _read_chunks(request: Request, pace: Pace) -> AsyncIterator[bytes]:
+    """Yield the body as it arrives; all batches together have a limited pace."""
+    n_read, is_more = 0, True
+    while is_more:
+        await pace.wait()
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        is_more = message.get("more_body", False)
+        n_read += len(message.get("body", b""))
+        if n_read > codec.MAX_BYTES:
+            raise body_too_large_error(codec.MAX_BYTES)
+        yield message.get("body", b"")
+
+
 async def _read_packets(
-    request: Request, parser: PacketBatchParser
+    request: Request, chunks: AsyncIterator[bytes], parser: PacketBatchParser
 ) -> AsyncIterator[Sequence[bytes]]:
     """Yield the packets of a batch in small groups, as they arrive."""
     group: list[bytes] = []
-    n_read = n_kept = 0
-    async for chunk in request.stream():
-        n_read, n_kept = n_read + len(chunk), n_kept + len(chunk)
-        if n_read > codec.MAX_BYTES:
-            raise body_too_large_error(codec.MAX_BYTES)
+    n_kept = 0
+    async for chunk in chunks:
         group += parser.feed(chunk)
         while len(group) >= BATCH_GROUP:
             yield group[:BATCH_GROUP]
             del group[:BATCH_GROUP]
-        release_body_bytes(request.scope, n_kept - sum(map(len, group)))
-        n_kept = sum(map(len, group))
+        n_before, n_kept = n_kept + len(chunk), sum(map(len, group))
+        release_body_bytes(request.scope, n_before - n_kept)
     if not parser.is_complete:
-        raise RemoteProtocolError("MSG-002", f"A batch of {n_read:,} bytes is not complete.")
+        raise RemoteProtocolError("MSG-002", "The body ends before the batch.")
     yield group
 
 

@@ -1,12 +1,14 @@
-"""One thread for token work, with separate queues.
+"""One thread for token work, with separate queues; a pace for reading batches.
 
-`CoordinatorService` has one `SharedThread`. Registrations, single packets and batches each wait in
-a queue of their own, and the thread takes from them in turn: a flood of batches delays a
-registration or a packet by one piece of a batch, not by all of them.
+`CoordinatorService` has one `SharedThread` and one `Pace`. Registrations, single packets and
+batches each wait in a separate queue, and the thread takes from them in turn: a flood of batches
+delays a registration or a packet by one piece of a batch, not by all of them. The pace does the
+same for the event loop, in which batches are read.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -92,3 +94,15 @@ class SharedThread:
                 if self._queues[0].is_closed:
                     return None
                 self._condition.wait()
+
+
+class Pace:
+    """Let callers continue one after another, with a pause between two of them."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._lock = asyncio.Lock()
+
+    async def wait(self) -> None:
+        async with self._lock:
+            await asyncio.sleep(self._seconds)

@@ -24,7 +24,7 @@ from shoal.coordinator.cache import LRUCache
 from shoal.coordinator.ddml.instances.base import InstanceStore
 from shoal.coordinator.ddml.studies import DDMLStudies
 from shoal.coordinator.enrolment import CoordinatorKeys, Registrar
-from shoal.coordinator.lanes import SharedThread
+from shoal.coordinator.lanes import Pace, SharedThread
 from shoal.coordinator.mailbox import Mailbox, unknown_study_error
 from shoal.coordinator.publishing import hash_key, load_or_create_secrets, publish
 from shoal.coordinator.receipts import MemberLists, PagedLists, ReceiptLists
@@ -46,6 +46,9 @@ from shoal.transport.signing import sign_manifest
 T = TypeVar("T")
 
 STOP_SECONDS = 5.0
+BATCH_PAUSE_SECONDS = 0.004
+"""Pause between two pieces of batches, of 64 kB or more; then other requests have a turn."""
+
 ROUNDING = 10
 """Public counts of people are rounded down to a multiple of this, so that no one can watch a count
 rise by one.
@@ -100,6 +103,7 @@ class CoordinatorService:
         self._executor = ThreadPoolExecutor(_THREADS, "shoal-service")
         # Tokens have their own thread, so that a flood of them does not delay store calls.
         self._token_thread = SharedThread("shoal-tokens")
+        self.batch_pace = Pace(BATCH_PAUSE_SECONDS)
         self.mailbox = Mailbox(store, clock, self._executor)
         rejections = RejectionCounter()
         self._flush_rejections = partial(rejections.flush, store)

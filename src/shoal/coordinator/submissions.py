@@ -25,9 +25,9 @@ PROTO-003
 Cheap checks come first. Verifying a token takes about a millisecond, a bad one up to six, so tokens
 are verified in their own thread, a bounded number at a time, with separate queues for packets and
 for batches (`shoal.coordinator.lanes`). Identical bytes are verified once, and bytes that were
-rejected are remembered for a while. A batch is abandoned after `MOST_INVALID` packets that had to
-be verified and are invalid. The receipt lists them; an honest relay deletes them and sends the
-others again, so a stranger's packets cost it some more requests: at most 16 for a full batch.
+rejected are remembered for a while. A batch is abandoned after `MOST_INVALID` packets that are
+invalid or repeated. The receipt lists them; an honest relay deletes them and sends the others
+again, so a stranger's packets cost it some more requests: at most 16 for a full batch.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ turn.
 """
 
 MOST_INVALID = 256
-"""Most invalid packets of one batch that are verified, each in up to six milliseconds."""
+"""Most invalid packets of a batch; to verify one takes up to six milliseconds."""
 
 _PACKET_REJECTIONS: dict[SubmissionOutcome, str] = {"conflict": "HOST-005", "over": "HOST-002"}
 _BAD_TOKEN, _WRONG_ROUTE = "TOKEN-001", "PROTO-003"
@@ -303,16 +303,17 @@ class PacketIntake:
         n_invalid = 0
         async for group in groups:
             digests = [self._hash_packet(packet) for packet in group]
-            n_invalid += await self._check_new(
-                {
-                    digest: packet
-                    for digest, packet in zip(digests, group, strict=True)
-                    if digest not in known
-                },
-                known,
-                open_packet,
-            )
-            checked += [known[digest] for digest in digests]
+            new = {
+                digest: packet
+                for digest, packet in zip(digests, group, strict=True)
+                if digest not in known
+            }
+            await self._check_new(new, known, open_packet)
+            found = [known[digest] for digest in digests]
+            checked += found
+            # An honest relay sends no packet twice, and none that was reported as invalid.
+            n_rejected = sum(isinstance(one, RejectedPacket) for one in found)
+            n_invalid += max(n_rejected, len(group) - len(new))
             if n_invalid > MOST_INVALID:
                 break
         valid = [one for one in checked if isinstance(one, Submission)]
@@ -340,15 +341,15 @@ class PacketIntake:
         packets: Mapping[bytes, bytes],
         known: dict[bytes, CheckedPacket],
         open_packet: Callable[[bytes], bytes],
-    ) -> int:
-        """Check packets by digest, add them to ``known``, return how many had to be rejected now.
+    ) -> None:
+        """Check packets by digest and add them to ``known``.
 
         Packets that were rejected earlier are not opened again.
         """
         self._recall_all(packets, known)
         new = {digest: one for digest, one in packets.items() if digest not in known}
         if not new:
-            return 0
+            return
         run = partial(asyncio.get_running_loop().run_in_executor, self._lanes.batches)
         opened = await run(lambda: [open_packet(one) for one in new.values()])
         # One packet can be sealed in many ways.
@@ -360,11 +361,9 @@ class PacketIntake:
             results = await run(self._check_packets, list(unchecked.values()))
             known |= dict(zip(unchecked, results, strict=True))
         known |= {digest: known[name] for digest, name in zip(new, names, strict=True)}
-        rejected = {name: known[name] for name in (*new, *unchecked)}
-        for name, result in rejected.items():
-            if isinstance(result, RejectedPacket):
+        for name in (*new, *unchecked):
+            if isinstance(result := known[name], RejectedPacket):
                 self._rejections.remember(name, result)
-        return sum(isinstance(known[digest], RejectedPacket) for digest in new)
 
     def _recall_all(self, names: Iterable[bytes], known: dict[bytes, CheckedPacket]) -> None:
         """Add the packets that were rejected earlier to ``known``."""

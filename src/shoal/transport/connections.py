@@ -270,10 +270,11 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(**given)
         self.table = table
         self.address = ""
-        self._is_counted = True
+        self._is_counted, self._is_open = True, False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._is_open = True
         self.reading_since = self.loop.time()
         self.table.set_idle(self, is_idle=True)
 
@@ -285,7 +286,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.forget()
-        if self.transport is None:
+        if not self._is_open:
             return  # the handshake failed
         self.table.set_idle(self, is_idle=False)
         for cycle, _ in self.pipeline:
