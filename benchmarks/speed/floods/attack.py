@@ -35,7 +35,7 @@ class Target:
     Parameters
     ----------
     batches
-        Encoded batches: one bad packet many times, and one that is sealed anew for each.
+        Encoded batches: one bad packet many times, and one that is sealed in many ways.
     registration, signature
         The body and the header of a registration that is rejected.
     n_connections

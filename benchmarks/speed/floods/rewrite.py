@@ -1,8 +1,8 @@
 """How long writers wait while the rows of a million members are rewritten.
 
 A store of SQLite has a million members. One thread tidies it as a worker does, for a while; another
-one writes a small row again and again. The longest wait of a writer is that of one transaction of
-the rewrite, and of its own write to the disk, on the cores and the disk of this machine.
+one writes a small row again and again. A writer waits for one transaction of the rewrite, and for
+the disk.
 """
 
 from __future__ import annotations

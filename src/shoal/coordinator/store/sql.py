@@ -177,6 +177,10 @@ class SqlStore(Store):
     def _clear_disk(self) -> None:
         """Erase deleted data from the disk if the database can."""
 
+    def _after_slice(self) -> None:
+        """Do what a transaction of a rewrite leaves to do, while other writers may continue."""
+        return
+
     def ping(self) -> None:
         with self._read_transaction() as session:
             session.fetch_rows("SELECT count(*) FROM secret")
@@ -546,7 +550,9 @@ class SqlStore(Store):
                         n_unsorted,
                         number,
                     )
-            if position is not None and wait(monotonic() - begun):
+            took = monotonic() - begun
+            self._after_slice()
+            if position is not None and wait(took):
                 return False
         return True
 

@@ -122,7 +122,7 @@ def test_failed_migration_changes_nothing(url: str, monkeypatch: pytest.MonkeyPa
     later_version(monkeypatch, "CREATE TABLE more (n BIGINT)", "CREATE TABLE study (n BIGINT)")
     with pytest.raises(StoreError, match="STORE-001"):
         PostgresPool(url)
-    assert found(url, "SELECT version FROM shoal_store") == [2]
+    assert found(url, "SELECT version FROM shoal_store") == [3]
     assert (
         found(
             url,

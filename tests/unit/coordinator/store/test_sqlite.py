@@ -154,8 +154,8 @@ def compute_order_score(pages: list[list[tuple[int, bool]]]) -> float:
 def test_slices_leave_no_order_of_arrival_in_pages(store: SqliteStore, path: Path) -> None:
     """A tenth of the members registers after the others have been rewritten."""
     store.publish(SCOPED)
-    keys = [digest(f"member {i}") for i in range(11_000)]
-    late = set(keys[10_000:])
+    keys = [digest(f"member {i}") for i in range(55_000)]
+    late = set(keys[50_000:])
 
     def add(some: Collection[bytes]) -> None:
         # Registering one by one would take a minute.
