@@ -58,6 +58,11 @@ BENCHMARKS = {
         "a coordinator over HTTP: DDML's pairs against an echo server, AnonML's submissions, "
         "SDQ's rounds; --only takes part of a name",
     ),
+    "floods": (
+        "benchmarks.speed.floods",
+        "delay of honest participants and memory of a coordinator while one host floods it; "
+        "--seeds is the seconds of each flood, --only takes part of a name",
+    ),
     "tokens": (
         "benchmarks.speed.tokens",
         "anonymous packets: tokens minted and verified, OHTTP and Tor, a million packets; --only "

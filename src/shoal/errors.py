@@ -230,7 +230,8 @@ CODES: dict[str, str] = {
     "AUTH-005": "A signed request was repeated.",
     "ENROL-001": "A participant cannot enrol: the study needs an invitation or a place on its "
     "roster, is full, or has ended.",
-    "ENROL-002": "A participant enrols a second time with another ticket or commitment.",
+    "ENROL-002": "A participant enrols a second time with another ticket or commitment, or with "
+    "one of another participant.",
     "HOST-001": "The coordinator does not have this study, or this part of it.",
     "HOST-002": "The study has ended, or has no result yet.",
     "HOST-003": "A study cannot be served: its protocol and trust level need a roster, or a part "

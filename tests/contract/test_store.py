@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import psycopg
 import pytest
 
-from shoal.coordinator.store import open_store
+from shoal.coordinator.store import open_store, rewriting
 from shoal.coordinator.store.base import (
     CoordinatorSecrets,
     NewEnrolment,
@@ -284,16 +284,25 @@ def register(
     key: str,
     *,
     study: StudyRecord = FIRST,
-    commitment: str = "c",
+    commitment: str | None = None,
     issued: bytes = b"signed",
     **how: Any,
 ) -> bytes:
     """Register a key and return the issued credential."""
     name, found = store.register(
-        study.digest, NewRegistration(key.encode(), digest(commitment), issued, **how)
+        study.digest, NewRegistration(key.encode(), digest(commitment or key), issued, **how)
     )
     assert name == hashlib.sha256(key.encode()).hexdigest()[:32]
     return found
+
+
+def check(
+    store: Store, key: str, *, study: StudyRecord = FIRST, commitment: str | None = None, **how: Any
+) -> bytes | None:
+    """Check a registration before a credential is issued."""
+    return store.check_registration(
+        study.digest, NewRegistration(key.encode(), digest(commitment or key), **how)
+    )
 
 
 @pytest.fixture
@@ -309,15 +318,14 @@ def test_store_returns_scope_as_published(epoch: Store, other: Store) -> None:
 
 
 def test_repeated_registration_returns_same_credential(epoch: Store, other: Store) -> None:
-    assert epoch.find_issued(FIRST.digest, b"anna", digest("c")) is None
+    assert check(epoch, "anna") is None
     assert register(epoch, "anna") == b"signed"
     assert register(other, "anna", issued=b"signed again") == b"signed"
     assert register(other, "anna", study=SECOND, issued=b"and in another study") == b"signed"
-    assert other.find_issued(SECOND.digest, b"anna", digest("c")) == b"signed"
+    assert check(other, "anna", study=SECOND) == b"signed"
     # Scopes are independent.
-    assert other.find_issued(ALONE.digest, b"anna", digest("c")) is None
+    assert check(other, "anna", study=ALONE) is None
     assert register(other, "anna", study=ALONE, commitment="d", issued=b"elsewhere") == b"elsewhere"
-    assert epoch.find_issued(STUDY, b"anna", digest("c")) is None
 
 
 @pytest.mark.parametrize("study", [FIRST, SECOND])
@@ -329,7 +337,7 @@ def test_registration_rejects_other_commitment(
     assert epoch.find_name(FIRST.digest, b"anna") is None
     for call in (
         lambda: register(other, "anna", study=study, commitment="d"),
-        lambda: other.find_issued(study.digest, b"anna", digest("d")),
+        lambda: check(other, "anna", study=study, commitment="d"),
     ):
         with pytest.raises(RemoteProtocolError, match="ENROL-002"):
             call()
@@ -375,7 +383,7 @@ def test_invitation_registers_one_member(store: Store, other: Store) -> None:
         return other.register(
             study.digest,
             NewRegistration(
-                key, digest("c"), b"signed " + key, None if code is None else digest(code)
+                key, digest(key.hex()), b"signed " + key, None if code is None else digest(code)
             ),
         )[1]
 
@@ -425,7 +433,9 @@ def test_invitation_code_is_used_once_across_studies(store: Store, other: Store)
 
     def use_code(each: Store, study: StudyRecord, key: bytes) -> str:
         try:
-            each.register(study.digest, NewRegistration(key, digest("c"), b"signed", digest("x")))
+            each.register(
+                study.digest, NewRegistration(key, digest(key.hex()), b"signed", digest("x"))
+            )
         except RemoteProtocolError as error:
             return error.code
         return "in"
@@ -485,6 +495,56 @@ def test_repeated_registration_does_not_undo_leave(epoch: Store) -> None:
     with pytest.raises(RemoteProtocolError, match="AUTH-005"):
         register(epoch, "anna", nonce=b"1", expires=FAR)
     assert epoch.find_name(FIRST.digest, b"anna") is None
+
+
+def test_commitment_registers_one_key(epoch: Store, other: Store) -> None:
+    register(epoch, "anna", commitment="c")
+    for study in (FIRST, SECOND):
+        for call in (register, check):
+            with pytest.raises(RemoteProtocolError, match=r"ENROL-002.*[Aa]nother participant"):
+                call(other, "bert", study=study, commitment="c")
+    assert other.list_members(FIRST.digest) == (b"anna",) and other.count_members(FIRST.digest) == 1
+    assert register(other, "bert", study=ALONE, commitment="c") == b"signed"
+
+    def use(each: Store, study: StudyRecord, key: str) -> bool:
+        try:
+            return bool(register(each, key, study=study, commitment="d"))
+        except RemoteProtocolError:
+            return False
+
+    outcomes = run_concurrently(
+        *[
+            lambda i=i: use((epoch, other)[i % 2], (FIRST, SECOND)[i % 2], f"key {i}")
+            for i in range(6)
+        ]
+    )
+    assert sum(outcomes) == 1 and epoch.count_members(SECOND.digest) == 2
+
+
+def test_registration_stops_at_capacity_of_scope(epoch: Store, other: Store) -> None:
+    for i in range(5):
+        register((epoch, other)[i % 2], f"{i}", study=(FIRST, SECOND)[i % 2], capacity=5)
+    for call in (register, check):
+        with pytest.raises(RemoteProtocolError, match=r"ENROL-001.*has 5 members"):
+            call(other, "one more", study=SECOND, capacity=5)
+    assert len(epoch.list_members(FIRST.digest)) == epoch.count_members(FIRST.digest) == 5
+    # A member is still answered, and a larger study of the scope adds to the capacity.
+    assert register(other, "0", capacity=5) == check(epoch, "0", capacity=5) == b"signed"
+    assert register(epoch, "one more", capacity=6) == b"signed" and epoch.count_members(STUDY) == 0
+
+
+def test_nonce_of_rejected_request_is_used_up(epoch: Store, other: Store) -> None:
+    how = {"nonce": b"1", "expires": FAR}
+    with pytest.raises(RemoteProtocolError, match="ENROL-001"):
+        register(epoch, "anna", capacity=0, **how)
+    for call in (register, check):
+        with pytest.raises(RemoteProtocolError, match="AUTH-005"):
+            call(other, "anna", **how)
+    assert other.list_members(FIRST.digest) == () and register(other, "anna") == b"signed"
+    epoch.end(STUDY, StudyOutcome("closed"))
+    for code in ("ENROL-001", "AUTH-005"):
+        with pytest.raises(RemoteProtocolError, match=code):
+            other.enrol(STUDY, NewEnrolment(b"anna", nonce=b"2", expires=FAR))
 
 
 def test_one_of_concurrent_registrations_counts(epoch: Store, other: Store) -> None:
@@ -975,6 +1035,41 @@ def test_tidy_keeps_registrations(epoch: Store, other: Store) -> None:
         epoch.tidy(0)
         assert [register(other, key, commitment=key) for key in "zyxabc"] == issued
         assert other.list_members(SECOND.digest) == (b"a", b"b", b"c", b"x", b"y", b"z")
+
+
+def test_tidy_rewrites_members_in_short_transactions(
+    epoch: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others write between two slices; members who come meanwhile are not lost."""
+    monkeypatch.setattr(rewriting, "SLICE_ROWS", 20)
+    monkeypatch.setattr(rewriting, "OVERLAP_ROWS", 4)
+    keys = [f"{i:03}" for i in range(100)]
+    for key in keys:
+        register(epoch, key)
+    paused: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        paused.append(seconds)
+        key = f"{len(paused):03} came later"
+        keys.append(key)
+        return register(other, key, study=(FIRST, SECOND)[len(paused) % 2]) != b"signed"
+
+    epoch.tidy(0, wait)
+    # At least 100 enrolments, registrations and commitments, with 16 new rows in each slice.
+    assert len(paused) >= 3 * 100 // 16
+    assert other.list_members(SECOND.digest) == tuple(sorted(key.encode() for key in keys))
+    assert other.count_members(FIRST.digest) == len(keys)
+    assert all(check(other, key) == b"signed" for key in keys)
+    # Those who came later are rewritten by the next call, an interrupted rewrite by the one after.
+    n_before, paused = len(paused), []
+    epoch.tidy(0, lambda seconds: paused.append(seconds) is None)
+    assert len(paused) == 1 < n_before
+    paused.clear()
+    epoch.tidy(0, lambda seconds: paused.append(seconds) is not None)
+    assert len(paused) > 1
+    paused.clear()
+    epoch.tidy(0, lambda seconds: paused.append(seconds) is not None)
+    assert paused == [] and len(other.list_members(FIRST.digest)) == len(keys)
 
 
 def test_closed_store_raises_error(url: str) -> None:

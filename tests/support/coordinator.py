@@ -34,6 +34,7 @@ from shoal.coordinator.store.base import (
 )
 from shoal.coordinator.store.sqlite import SqliteStore
 from shoal.coordinator.studies import encode_result, make_hosting
+from shoal.coordinator.submissions import BATCH_GROUP
 from shoal.crypto.identity import Identity, Roster
 from shoal.data.schema import Categorical, Numeric, Schema
 from shoal.entropy import SeededEntropy
@@ -385,7 +386,14 @@ async def accept_message(
 async def accept_batch(
     service: CoordinatorService, digest: str, packets: Sequence[bytes]
 ) -> BatchReceipt:
-    return await service.submissions.accept_batch(await service.get_study(digest), packets)
+    view = await service.get_study(digest)
+    return await service.submissions.accept_batch(view, in_groups(packets), bytes)
+
+
+async def in_groups(packets: Sequence[bytes]) -> AsyncIterator[Sequence[bytes]]:
+    """Yield the packets of a batch as they arrive."""
+    for start in range(0, len(packets), BATCH_GROUP):
+        yield packets[start : start + BATCH_GROUP]
 
 
 async def get_model(service: CoordinatorService, digest: str) -> bytes:

@@ -19,8 +19,8 @@ from shoal.coordinator.ddml.instances.base import InstanceStore
 from shoal.coordinator.service import CoordinatorService
 from shoal.coordinator.supervisor import Supervisor
 from shoal.transport.api import RAW
+from shoal.transport.connections import send_whole
 from shoal.transport.requests import DEFAULT_HEADERS
-from shoal.transport.server import send_whole
 
 _MERGED = "/merged/"
 _HEADERS = [

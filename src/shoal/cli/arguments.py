@@ -15,7 +15,9 @@ from shoal.data.tables import Table
 from shoal.errors import UsageError
 from shoal.text import escape_text
 
+MEGABYTE = 1_000_000
 MAX_LISTED = 20
+_MIN_BODY_MEMORY, _MAX_BODY_MEMORY = 32, 1_000_000
 _MAX_NAME_LENGTH = 80
 
 
@@ -29,6 +31,19 @@ def read_table(source: str) -> Table:
 def make_source_name(data: str) -> str:
     """Return the name of a table in the ledger: its absolute path, with the part after a #."""
     return str(Path(data).absolute()) if data.strip() else data
+
+
+def check_range(option: str, value: int, least: int, most: int, fix: str) -> None:
+    """Raise ``USAGE-001`` if the number of an option is outside its range."""
+    if not least <= value <= most:
+        raise UsageError(
+            "USAGE-001", f"--{option} {value} is not from {least} to {most:,}.", fix=fix
+        )
+
+
+def check_body_memory(megabytes: int) -> None:
+    """Raise ``USAGE-001`` if ``--body-memory`` has no room for the largest request."""
+    check_range("body-memory", megabytes, _MIN_BODY_MEMORY, _MAX_BODY_MEMORY, "--body-memory 256")
 
 
 def parse_numbers(option: str, text: str | None, kind: type[Any]) -> list[Any]:

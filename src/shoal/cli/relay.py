@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import UsageError, require_extra
+from shoal.cli.arguments import MEGABYTE, check_body_memory, check_range
+from shoal.errors import require_extra
 from shoal.text import escape_text, shell_quote
 
 
@@ -24,6 +25,8 @@ def relay(
     without_tls: bool = False,
     spool: Path = Path("relay.db"),
     ca: Path | None = None,
+    body_memory: int = 256,
+    behind_proxy: bool = False,
     json: bool = False,
 ) -> None:
     """Forward sealed packets and requests to a coordinator until Ctrl-C or SIGTERM.
@@ -52,16 +55,23 @@ def relay(
     ca
         Certificates to trust instead of the system's, in PEM form, if the coordinator's certificate
         is self-signed.
+    body_memory
+        Megabytes that unfinished and waiting requests may use in each process; requests beyond this
+        limit are answered with 503.
+    behind_proxy
+        Do not limit the connections of one address, because a proxy in front makes all of them.
+        --without-tls implies it.
     json
         Print one JSON object when the relay listens.
     """
-    if not 0 <= port <= 65_535:
-        raise UsageError("USAGE-001", f"--port {port} is not from 0 to 65,535.", fix="--port 8701")
+    check_range("port", port, 0, 65_535, "--port 8701")
+    check_body_memory(body_memory)
     require_extra(
         "serve", "uvicorn", "uvloop", "httptools", "starlette", "httpx2", purpose="A relay"
     )
     from shoal.relay.server import RelaySettings, run_relay
     from shoal.transport.client import make_client_tls_context, validate_url
+    from shoal.transport.connections import ConnectionSettings
     from shoal.transport.server import (
         check_exposure,
         format_public_url,
@@ -82,7 +92,10 @@ def relay(
         notice = RelayNotice(
             address, format_public_url(host, address, has_tls=tls is not None), to, json
         )
-        run_relay(RelaySettings(to, spool, ca, tls), listener, notice.show)
+        limits = ConnectionSettings(
+            body_memory * MEGABYTE, sees_addresses=not (behind_proxy or without_tls)
+        )
+        run_relay(RelaySettings(to, spool, ca, tls, limits), listener, notice.show)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoal.cli.arguments import MEGABYTE, check_body_memory, check_range
 from shoal.clock import SystemClock
 from shoal.entropy import SystemEntropy
 from shoal.errors import SpecError, UsageError, require_extra
@@ -156,6 +157,8 @@ def serve(
     epoch: str | None = None,
     relay: str | None = None,
     tickets: bool = False,
+    body_memory: int = 256,
+    behind_proxy: bool = False,
     json: bool = False,
 ) -> None:
     """Publish studies and coordinate them over HTTP until Ctrl-C or SIGTERM.
@@ -205,10 +208,17 @@ def serve(
     tickets
         Admit anonymous packets by tickets instead of tokens. With tickets, this coordinator could
         link packets to participants.
+    body_memory
+        Megabytes that unfinished and waiting requests may use in each process; requests beyond this
+        limit are answered with 503.
+    behind_proxy
+        Do not limit the connections of one address, because a proxy in front makes all of them.
+        --without-tls implies it.
     json
         Print one JSON object when the service listens.
     """
     _check_options(port, workers, invite, patience, models)
+    check_body_memory(body_memory)
     members = () if roster is None else load_roster(roster)
     drafts = [_read_manifest(path, members) for path in study]
     tokens = make_token_options(drafts, epoch, relay, tickets=tickets)
@@ -256,6 +266,8 @@ def serve(
         models,
         None if tls_cert is None else str(tls_cert),
         None if tls_key is None else str(tls_key),
+        body_memory * MEGABYTE,
+        behind_proxy or without_tls,
     )
     with open_listener(host, port) as listener:
         address = format_url(host, listener, has_tls=has_tls)
@@ -570,21 +582,9 @@ def _read_queries(path: Path, drafts: Sequence[Manifest]) -> QueriesByStudy:
 def _check_options(
     port: int, workers: int, invite: int, patience: float | None, models: str | None
 ) -> None:
-    numbers = {
-        "port": (port, 0, 65_535),
-        "workers": (workers, 1, MOST_WORKERS),
-        "invite": (invite, 0, MOST_INVITATIONS),
-    }
-    fixes = {
-        "port": "--port 8700, or --port 0 for any free port",
-        "workers": "--workers 1",
-        "invite": "--invite 100",
-    }
-    for name, (value, least, most) in numbers.items():
-        if not least <= value <= most:
-            raise UsageError(
-                "USAGE-001", f"--{name} {value} is not from {least} to {most:,}.", fix=fixes[name]
-            )
+    check_range("port", port, 0, 65_535, "--port 8700, or --port 0 for any free port")
+    check_range("workers", workers, 1, MOST_WORKERS, "--workers 1")
+    check_range("invite", invite, 0, MOST_INVITATIONS, "--invite 100")
     if patience is not None and not 0.001 <= patience <= 366 * 86_400:
         raise UsageError(
             "USAGE-001",

@@ -21,6 +21,7 @@ from shoal.transport.signing import FRESH_SECONDS, RequestSignature, verify_requ
 
 if TYPE_CHECKING:
     from shoal.coordinator.service import CoordinatorService
+    from shoal.coordinator.studies import StudyView
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,14 @@ def check_analyst(service: CoordinatorService, request: Request) -> None:
         )
     if not service.is_analyst(key):
         raise RemoteProtocolError("AUTH-002", "This is not the analyst's key.")
+
+
+def check_relay(view: StudyView, request: Request) -> None:
+    """Raise an error if a batch is not from the relay that the manifest names.
+
+    It is called before the body is read. A batch has no signature yet, so every sender is accepted;
+    its costs are limited as those of a stranger.
+    """
 
 
 def read_target(request: Request) -> str:

@@ -4,6 +4,10 @@ The enrolment routes call `Registrar`; `shoal serve` and the service read `Coord
 
 Each person gets one credential for each scope, in a partition that the issuer draws. Registering
 again returns the stored credential: the issuer never signs two commitments of one person.
+
+A signature takes milliseconds, so everything that can reject a request is checked before. A change
+must keep this, and that a request which was rejected costs no more than a look in memory when it
+comes again.
 """
 
 from __future__ import annotations
@@ -12,19 +16,21 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from shoal.clock import Clock
 from shoal.coordinator.authentication import compute_nonce_expiry, replayed_request_error
+from shoal.coordinator.cache import LRUCache
 from shoal.coordinator.publishing import hash_key, hash_ticket
-from shoal.coordinator.store.base import NewEnrolment, NewRegistration, Store
+from shoal.coordinator.store.base import NewEnrolment, NewRegistration, Store, StudyRecord
 from shoal.coordinator.studies import StudyView
 from shoal.crypto.secagg.key_agreement import derive_key, derive_public_key
 from shoal.entropy import Entropy
 from shoal.errors import RemoteProtocolError
-from shoal.study.delivery import TokenSlots, compute_scope
+from shoal.study.delivery import TokenSlots, compute_max_members, compute_scope
 from shoal.study.manifest import Manifest
 from shoal.transport.api import Enrolled, Enrolment, Issuing
 
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_MOST_NONCES, _MOST_SIZES = 1 << 16, 1_024
 _ISSUER, _GATEWAY = b"shoal issuer 1", b"shoal gateway 1"
 
 
@@ -93,6 +100,8 @@ class Registrar:
     ) -> None:
         self._store, self._keys, self._clock, self._entropy = store, keys, clock, entropy
         self._executor, self._token_executor, self._wake = executor, token_executor, wake
+        self._used_nonces: LRUCache[tuple[str, bytes], bool] = LRUCache(_MOST_NONCES)
+        self._sizes: LRUCache[str, int] = LRUCache(_MOST_SIZES)
 
     async def enrol(self, view: StudyView, key: bytes, form: Enrolment, nonce: bytes) -> Enrolled:
         """Enrol a key; enrolling it again returns the same name.
@@ -101,10 +110,26 @@ class Registrar:
         ------
         RemoteProtocolError
             ``ENROL-001``: the key has no invitation or is not on the roster, or the study is full
-            or has ended. ``ENROL-002``: it has enrolled with another ticket or commitment.
-            ``MSG-005``: the ticket or commitment is missing. ``TOKEN-002``: the commitment is
-            invalid. ``AUTH-005``: the request was received before.
+            or has ended. ``ENROL-002``: it has enrolled with another ticket or commitment, or
+            another key has this one. ``MSG-005``: the ticket or commitment is missing.
+            ``TOKEN-002``: the commitment is invalid. ``AUTH-005``: the request was received before.
         """
+        # The store has the nonces of requests that reached it. These are of requests that are in
+        # progress, or were rejected earlier.
+        name = view.record.digest, nonce
+        if self._used_nonces.get(name):
+            raise replayed_request_error()
+        self._used_nonces.put(name, True)
+        try:
+            return await self._enrol(view, key, form, nonce)
+        except RemoteProtocolError:
+            raise
+        except BaseException:
+            # The client resends a request that was neither accepted nor rejected.
+            self._used_nonces.drop(name)
+            raise
+
+    async def _enrol(self, view: StudyView, key: bytes, form: Enrolment, nonce: bytes) -> Enrolled:
         closes = view.manifest.study.participation.closes
         if closes is not None and self._clock.now() >= closes:
             raise RemoteProtocolError(
@@ -117,11 +142,19 @@ class Registrar:
         expires = compute_nonce_expiry(self._clock)
         if view.slots is not None:
             commitment = parse_commitment(form.commitment)
-            issued = await self._find_or_issue(view.manifest, view.slots, key, commitment)
+            registration = NewRegistration(
+                key,
+                hashlib.sha256(commitment).digest(),
+                invitation=invitation,
+                nonce=nonce,
+                expires=expires,
+                capacity=await self._call(self._compute_capacity, view),
+            )
+            issued = await self._find_or_issue(view.manifest, view.slots, registration, commitment)
             # If another request with this commitment was faster, the store returns its signature.
-            digest = hashlib.sha256(commitment).digest()
-            registration = NewRegistration(key, digest, issued, invitation, nonce, expires)
-            name, kept = await self._call(self._store.register, view.record.digest, registration)
+            name, kept = await self._call(
+                self._store.register, view.record.digest, replace(registration, issued=issued)
+            )
             return Enrolled(name=name, issued=kept.hex())
         ticket: bytes | None = None
         answers: tuple[int, ...] = ()
@@ -154,15 +187,32 @@ class Registrar:
         if not await self._call(self._store.leave, digest, key, nonce, expires):
             raise replayed_request_error()
 
+    def _compute_capacity(self, view: StudyView) -> int:
+        """Return the most members of a study's scope: of all studies of an epoch together."""
+        records = [view.record] if view.manifest.epoch is None else self._store.list_studies()
+        return sum(
+            compute_max_members(self._find_size(record))
+            for record in records
+            if record.scope == view.record.scope
+        )
+
+    def _find_size(self, record: StudyRecord) -> int:
+        size = self._sizes.get(record.digest)
+        if size is None:
+            participation = Manifest.from_bytes(record.manifest).study.participation
+            size = self._sizes.put(record.digest, max(participation.size, participation.minimum))
+        return size
+
     async def _find_or_issue(
-        self, manifest: Manifest, slots: TokenSlots, key: bytes, commitment: bytes
+        self,
+        manifest: Manifest,
+        slots: TokenSlots,
+        registration: NewRegistration,
+        commitment: bytes,
     ) -> bytes:
         """Return the credential of this key and commitment; issue one if there is none."""
         issued = await self._call(
-            self._store.find_issued,
-            manifest.digest.hex(),
-            key,
-            hashlib.sha256(commitment).digest(),
+            self._store.check_registration, manifest.digest.hex(), registration
         )
         if issued is not None:
             return issued

@@ -2,7 +2,7 @@
 
 The route ``/v1/gateway`` calls `answer_sealed`: it opens a sealed request, answers it inside the
 application as if it had arrived over HTTP, and seals the response. The route ``batches`` calls
-`open_packets`.
+`open_packet_or_empty`.
 
 A sealed request is a participant's. It reaches the routes of participants and no others: not those
 of the analyst, of the operator or of a relay, and not the gateway again. If a request cannot be
@@ -14,20 +14,15 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from email.utils import format_datetime
-from typing import TYPE_CHECKING
 
-from starlette.types import ASGIApp, Message, Scope
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope
 
 from shoal.errors import RemoteProtocolError
 from shoal.transport import bhttp, ohttp
 from shoal.transport.api import PROBLEM, STUDIES, Problem, study_route, to_json
-from shoal.transport.packets import compute_max_part, compute_sealed_size, open_packet
+from shoal.transport.packets import open_packet
 from shoal.transport.requests import not_found_error
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-MAX_SEALED_BYTES = bhttp.MAX_MESSAGE_BYTES + ohttp.REQUEST_OVERHEAD
 
 _DIGEST = "[0-9a-f]{64}"
 _GET_PARTS = ("manifest", "label", "board", "progress", "model", "members", "received")
@@ -58,7 +53,7 @@ def is_for_participants(method: str, path: str) -> bool:
 
 
 async def answer_sealed(
-    gateway: ohttp.Gateway, app: ASGIApp, sealed: bytes, now: datetime
+    gateway: ohttp.Gateway, app: ASGIApp, sealed: bytes, now: datetime, receive: Receive
 ) -> bytes:
     """Return the sealed response to a sealed request.
 
@@ -68,11 +63,15 @@ async def answer_sealed(
         The application that answers the opened request.
     now
         Date of the response.
+    receive
+        Of the outer request: work for the inner one stops when the connection ends.
 
     Raises
     ------
     RemoteProtocolError
         ``CRYPTO-001``: the data cannot be opened, or contains no request.
+    ClientDisconnect
+        The connection has ended.
     """
     try:
         opened, sealer = gateway.open(sealed)
@@ -81,7 +80,8 @@ async def answer_sealed(
         raise RemoteProtocolError("CRYPTO-001", "The sealed request cannot be opened.") from None
     path, _, query = request.path.partition("?")
     if is_for_participants(request.method, path):
-        response = await _call_app(app, _make_scope(request, path, query), request.body, now)
+        scope = _make_scope(request, path, query)
+        response = await _call_app(app, scope, request.body, now, receive)
     else:
         problem = Problem.from_error(not_found_error("This path does not exist."), 404)
         response = bhttp.BinaryResponse(
@@ -91,26 +91,14 @@ async def answer_sealed(
     return sealer.seal(plain.ljust(bhttp.compute_padded_size(len(plain)), b"\x00"))
 
 
-def open_packets(
-    gateway: ohttp.Gateway, study: str, sealed: Sequence[bytes], packet_size: int
-) -> list[bytes]:
-    """Open the packets of a batch.
+def open_packet_or_empty(gateway: ohttp.Gateway, study: str, size: int, sealed: bytes) -> bytes:
+    """Open a packet of a batch.
 
     A packet that cannot be opened, or is of another study, becomes empty bytes, so that it is
     counted as invalid. A packet of another length than the study's sealed packets is not tried.
-    Raise ``MSG-005`` if the batch is too large.
     """
-    most, size = compute_max_part(packet_size), compute_sealed_size(packet_size)
-    if len(sealed) > most:
-        raise RemoteProtocolError(
-            "MSG-005",
-            f"A batch of {len(sealed):,} packets is too large.",
-            why=f"The limit is {most:,}.",
-        )
-    return [_open_or_empty(gateway, study, one) if len(one) == size else b"" for one in sealed]
-
-
-def _open_or_empty(gateway: ohttp.Gateway, study: str, sealed: bytes) -> bytes:
+    if len(sealed) != size:
+        return b""
     try:
         return open_packet(gateway, study, sealed)
     except RemoteProtocolError:
@@ -137,12 +125,14 @@ def _make_scope(request: bhttp.BinaryRequest, path: str, query: str) -> Scope:
     }
 
 
-async def _call_app(app: ASGIApp, scope: Scope, body: bytes, now: datetime) -> bhttp.BinaryResponse:
+async def _call_app(
+    app: ASGIApp, scope: Scope, body: bytes, now: datetime, receive: Receive
+) -> bhttp.BinaryResponse:
     pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
     status, headers, parts = 0, [_date_header(now)], []
 
-    async def receive() -> Message:
-        return pending.pop() if pending else {"type": "http.disconnect"}
+    async def receive_inner() -> Message:
+        return pending.pop() if pending else await receive()
 
     async def send(message: Message) -> None:
         nonlocal status
@@ -158,7 +148,9 @@ async def _call_app(app: ASGIApp, scope: Scope, body: bytes, now: datetime) -> b
         else:
             parts.append(message.get("body", b""))
 
-    await app(scope, receive, send)
+    await app(scope, receive_inner, send)
+    if not status:
+        raise ClientDisconnect
     return bhttp.BinaryResponse(status, tuple(headers), b"".join(parts))
 
 

@@ -14,18 +14,27 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from shoal.coordinator.authentication import authenticate, check_analyst, verify_signer
-from shoal.coordinator.gateway import MAX_SEALED_BYTES, answer_sealed, open_packets
+from shoal.coordinator.authentication import (
+    authenticate,
+    check_analyst,
+    check_relay,
+    verify_signer,
+)
+from shoal.coordinator.gateway import answer_sealed, open_packet_or_empty
+from shoal.coordinator.lanes import Pace
 from shoal.coordinator.metrics import CONTENT_TYPE, format_metrics
 from shoal.coordinator.service import CoordinatorService
 from shoal.coordinator.studies import StudyView
-from shoal.errors import TransportError
+from shoal.coordinator.submissions import BATCH_GROUP
+from shoal.errors import RemoteProtocolError, TransportError
 from shoal.messages import codec
 from shoal.study.handle import StudyHandle
 from shoal.study.manifest import shorten_digest
@@ -36,26 +45,34 @@ from shoal.transport.api import (
     OHTTP_REQUEST,
     OHTTP_RESPONSE,
     Enrolment,
-    PacketBatch,
     Poll,
-    from_cbor,
     study_route,
     to_cbor,
     to_json,
+)
+from shoal.transport.bodies import release_body_bytes
+from shoal.transport.packets import (
+    DEFAULT_SEALED_BYTES,
+    PacketBatchParser,
+    compute_max_part,
+    compute_sealed_size,
 )
 from shoal.transport.requests import (
     MESSAGE_NUMBERS,
     PHASE_TIMEOUTS,
     WAIT_SECONDS,
     RequestError,
+    body_too_large_error,
     check_content_type,
     not_found_error,
     read_body,
     read_body_up_to,
+    read_content_length,
     read_digest,
     read_empty_body,
     read_form,
     read_query,
+    run_until_disconnect,
 )
 
 TEXT = "text/plain"
@@ -119,8 +136,11 @@ async def get_model(service: CoordinatorService, request: Request) -> Response:
 async def get_broadcasts(service: CoordinatorService, request: Request) -> Response:
     query = read_query(request, {"after": MESSAGE_NUMBERS, "wait": WAIT_SECONDS})
     view = await service.get_study(read_digest(request))
-    page = await service.mailbox.fetch(
-        view.record.digest, None, query.get("after", 0), query.get("wait", 0)
+    page = await run_until_disconnect(
+        request,
+        service.mailbox.fetch(
+            view.record.digest, None, query.get("after", 0), query.get("wait", 0)
+        ),
     )
     return Response(to_cbor(page), headers=_SHORT_CACHE, media_type=CBOR)
 
@@ -129,7 +149,9 @@ async def enrol(service: CoordinatorService, request: Request) -> Response:
     view = await open_study(service, request)
     form, body = await read_form(request, Enrolment)
     signed = verify_signer(request, body, service.clock)
-    enrolled = await service.registrar.enrol(view, signed.key, form, signed.nonce)
+    enrolled = await run_until_disconnect(
+        request, service.registrar.enrol(view, signed.key, form, signed.nonce)
+    )
     return Response(to_json(enrolled), media_type=JSON)
 
 
@@ -147,10 +169,10 @@ async def poll_mailbox(service: CoordinatorService, request: Request) -> Respons
     poll, body = await read_form(request, Poll)
     digest = view.record.digest
     caller = await authenticate(service, request, digest, body)
-    return Response(
-        to_cbor(await service.mailbox.poll(digest, caller.name, poll, caller.nonce)),
-        media_type=CBOR,
+    page = await run_until_disconnect(
+        request, service.mailbox.poll(digest, caller.name, poll, caller.nonce)
     )
+    return Response(to_cbor(page), media_type=CBOR)
 
 
 async def leave(service: CoordinatorService, request: Request) -> Response:
@@ -167,7 +189,7 @@ async def submit(service: CoordinatorService, request: Request) -> Response:
     handle = view.handle
     limit = handle.packet_size or handle.protocol.compute_max_bytes(is_anonymous=True)
     body = await read_body_up_to(request, limit)
-    await service.submissions.submit(view, body)
+    await run_until_disconnect(request, service.submissions.submit(view, body))
     return _accepted_response()
 
 
@@ -188,13 +210,52 @@ async def list_received(service: CoordinatorService, request: Request) -> Respon
 async def accept_batch(service: CoordinatorService, request: Request) -> Response:
     view = await open_study(service, request)
     size = view.get_packet_size()
+    check_relay(view, request)
     check_content_type(request, CBOR)
-    body = await read_body(request, codec.MAX_BYTES)
-    digest = view.record.digest
-    packets = await run_in_threadpool(
-        lambda: open_packets(service.gateway, digest, from_cbor(body, PacketBatch).packets, size)
+    sealed_size, digest = compute_sealed_size(size), view.record.digest
+    chunks = _read_chunks(request, service.batch_pace)
+    receipt = await service.submissions.accept_batch(
+        view,
+        _read_packets(request, chunks, PacketBatchParser(sealed_size, compute_max_part(size))),
+        partial(open_packet_or_empty, service.gateway, digest, sealed_size),
     )
-    return Response(to_cbor(await service.submissions.accept_batch(view, packets)), media_type=CBOR)
+    # A relay sends all of a batch before it reads the receipt, also of one that is abandoned.
+    async for chunk in chunks:
+        release_body_bytes(request.scope, len(chunk))
+    return Response(to_cbor(receipt), media_type=CBOR)
+
+
+async def _read_chunks(request: Request, pace: Pace) -> AsyncIterator[bytes]:
+    """Yield the body as it arrives; all batches together have a limited pace."""
+    n_read, is_more = 0, True
+    while is_more:
+        await pace.wait()
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        is_more = message.get("more_body", False)
+        n_read += len(message.get("body", b""))
+        if n_read > codec.MAX_BYTES:
+            raise body_too_large_error(codec.MAX_BYTES)
+        yield message.get("body", b"")
+
+
+async def _read_packets(
+    request: Request, chunks: AsyncIterator[bytes], parser: PacketBatchParser
+) -> AsyncIterator[Sequence[bytes]]:
+    """Yield the packets of a batch in small groups, as they arrive."""
+    group: list[bytes] = []
+    n_kept = 0
+    async for chunk in chunks:
+        group += parser.feed(chunk)
+        while len(group) >= BATCH_GROUP:
+            yield group[:BATCH_GROUP]
+            del group[:BATCH_GROUP]
+        n_before, n_kept = n_kept + len(chunk), sum(map(len, group))
+        release_body_bytes(request.scope, n_before - n_kept)
+    if not parser.is_complete:
+        raise RemoteProtocolError("MSG-002", "The body ends before the batch.")
+    yield group
 
 
 async def get_issuing_keys(service: CoordinatorService, request: Request) -> Response:
@@ -214,9 +275,13 @@ async def get_gateway_keys(service: CoordinatorService, request: Request) -> Res
 async def answer_gateway(service: CoordinatorService, request: Request) -> Response:
     read_query(request)
     check_content_type(request, OHTTP_REQUEST)
-    body = await read_body(request, MAX_SEALED_BYTES)
+    limit = DEFAULT_SEALED_BYTES
+    if read_content_length(request) > limit:
+        limit = await service.find_max_sealed_bytes()
+    body = await read_body(request, limit)
+    now = service.clock.now()
     return Response(
-        await answer_sealed(service.gateway, request.app, body, service.clock.now()),
+        await answer_sealed(service.gateway, request.app, body, now, request.receive),
         media_type=OHTTP_RESPONSE,
     )
 

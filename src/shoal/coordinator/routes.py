@@ -16,7 +16,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from shoal.coordinator import handlers
-from shoal.coordinator.gateway import MAX_SEALED_BYTES
 from shoal.coordinator.handlers import LONG_CACHE, TEXT
 from shoal.coordinator.openapi import (
     AFTER,
@@ -51,6 +50,7 @@ from shoal.transport.api import (
     Poll,
     study_route,
 )
+from shoal.transport.packets import DEFAULT_SEALED_BYTES
 from shoal.transport.requests import (
     MESSAGE_NUMBERS,
     PHASE_TIMEOUTS,
@@ -342,8 +342,8 @@ ROUTES = (
             content=content(OHTTP_RESPONSE),
             body=binary_body(
                 OHTTP_REQUEST,
-                limit=MAX_SEALED_BYTES,
-                description="Binary HTTP (RFC 9292), sealed.",
+                limit=DEFAULT_SEALED_BYTES,
+                description="Binary HTTP (RFC 9292), sealed; more bytes if a study needs them.",
             ),
             errors=(413, 415),
         ),

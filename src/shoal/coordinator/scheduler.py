@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
@@ -222,6 +223,8 @@ AWAITED_SECONDS, IDLE_SECONDS = 0.05, 0.5
 """Pause between two queries for work of other workers: while requests here wait, and otherwise."""
 DDML_CHECK_SECONDS = 1.0
 CHORES_SECONDS, TIDY_SECONDS = 1.0, 60.0
+TIDY_SHARE = 4
+"""Shortest pause between two rewrites of the store, as a multiple of the time that one takes."""
 LONGEST_BACKOFF = 60.0
 _MOST_CACHED_STUDIES = 256
 
@@ -304,6 +307,9 @@ class StudyScheduler:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._not_before: dict[str, float] = {}
         self._failures: dict[str, int] = {}
+        self._tidying: asyncio.Task[None] | None = None
+        self._next_tidy = 0.0
+        self._is_stopping = threading.Event()
 
     def wake(self) -> None:
         """Look for due studies now."""
@@ -312,7 +318,8 @@ class StudyScheduler:
     async def run(self) -> None:
         """Step studies that are due, until cancelled."""
         loop = asyncio.get_running_loop()
-        last_tidy = last_chores = loop.time()
+        last_chores = loop.time()
+        self._next_tidy = loop.time() + TIDY_SECONDS
         while True:
             self._wake_event.clear()
             if self._is_time(""):
@@ -322,9 +329,8 @@ class StudyScheduler:
                     if loop.time() - last_chores >= CHORES_SECONDS:
                         last_chores = loop.time()
                         await self._hooks.run_chores()
-                    if loop.time() - last_tidy >= TIDY_SECONDS:
-                        last_tidy = loop.time()
-                        await asyncio.to_thread(self._store.tidy, self._now())
+                    if self._tidying is None and loop.time() >= self._next_tidy:
+                        self._tidying = asyncio.create_task(self._tidy())
                     self._failures.pop("", None)
                 except Exception as error:
                     self._back_off("", error)
@@ -336,6 +342,9 @@ class StudyScheduler:
 
     async def finish(self, seconds: float) -> None:
         """Wait up to some seconds for running steps; other workers repeat steps that are cut."""
+        self._is_stopping.set()
+        if self._tidying is not None:
+            await asyncio.wait([self._tidying], timeout=seconds)
         if self._running:
             await asyncio.wait(list(self._running.values()), timeout=seconds)
         for task in self._running.values():
@@ -343,6 +352,22 @@ class StudyScheduler:
 
     def _now(self) -> int:
         return to_milliseconds(self._clock.now())
+
+    async def _tidy(self) -> None:
+        """Tidy the store in a thread; steps of studies continue."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        try:
+            await asyncio.to_thread(self._store.tidy, self._now(), self._pause_rewrite)
+        except Exception as error:
+            self._back_off("", error)
+        finally:
+            self._tidying = None
+            self._next_tidy = loop.time() + max(TIDY_SECONDS, TIDY_SHARE * (loop.time() - begun))
+
+    def _pause_rewrite(self, seconds: float) -> bool:
+        """Sleep as long as a transaction took, for other writers; return whether to stop."""
+        return self._is_stopping.wait(seconds)
 
     def _is_time(self, study: str) -> bool:
         return asyncio.get_running_loop().time() >= self._not_before.get(study, 0.0)

@@ -24,6 +24,7 @@ from shoal.coordinator.cache import LRUCache
 from shoal.coordinator.ddml.instances.base import InstanceStore
 from shoal.coordinator.ddml.studies import DDMLStudies
 from shoal.coordinator.enrolment import CoordinatorKeys, Registrar
+from shoal.coordinator.lanes import Pace, SharedThread
 from shoal.coordinator.mailbox import Mailbox, unknown_study_error
 from shoal.coordinator.publishing import (
     add_schedule,
@@ -31,37 +32,36 @@ from shoal.coordinator.publishing import (
     load_or_create_secrets,
     publish,
 )
-from shoal.coordinator.receipts import PagedLists, ReceiptLists
+from shoal.coordinator.receipts import MemberLists, PagedLists, ReceiptLists
+from shoal.coordinator.rejections import RejectionCounter
 from shoal.coordinator.scheduler import SchedulerHooks, StudyScheduler
 from shoal.coordinator.store.base import Store, StudyOutcome, StudyRecord, StudyTotals
 from shoal.coordinator.studies import StudyHandles, StudyView
-from shoal.coordinator.submissions import RejectionCounter, Submissions
+from shoal.coordinator.submissions import Submissions
 from shoal.crypto.identity import Identity
 from shoal.entropy import Entropy
 from shoal.errors import StoreError, UsageError
 from shoal.study.handle import StudyHandle
 from shoal.study.manifest import Manifest
-from shoal.transport.api import (
-    MOST_IN_PAGE,
-    Issuing,
-    MemberList,
-    SignedManifest,
-    to_cbor,
-)
+from shoal.transport.api import Issuing, SignedManifest, to_cbor
 from shoal.transport.ohttp import Gateway
+from shoal.transport.packets import DEFAULT_SEALED_BYTES, compute_max_sealed_bytes
 from shoal.transport.requests import not_found_error
 from shoal.transport.signing import sign_manifest
 
 T = TypeVar("T")
 
 STOP_SECONDS = 5.0
+BATCH_PAUSE_SECONDS = 0.004
+"""Pause between two pieces of batches, of 64 kB or more; then other requests have a turn."""
+
 ROUNDING = 10
 """Public counts of people are rounded down to a multiple of this, so that no one can watch a count
 rise by one.
 """
 
 _RECEIPTS_CACHE_MILLISECONDS = 1_000
-"""How long a page of received packets is served from the cache: all participants request it at
+"""How long the list of received packets is assumed not to change: all participants request it at
 about the same time.
 """
 
@@ -108,7 +108,8 @@ class CoordinatorService:
         self.ddml_studies = DDMLStudies(store, instances, clock, entropy, self._handles)
         self._executor = ThreadPoolExecutor(_THREADS, "shoal-service")
         # Tokens have their own thread, so that a flood of them does not delay store calls.
-        self._token_executor = ThreadPoolExecutor(1, "shoal-tokens")
+        self._token_thread = SharedThread("shoal-tokens")
+        self.batch_pace = Pace(BATCH_PAUSE_SECONDS)
         self.mailbox = Mailbox(store, clock, self._executor)
         rejections = RejectionCounter()
         self._flush_rejections = partial(rejections.flush, store)
@@ -122,16 +123,16 @@ class CoordinatorService:
             SchedulerHooks(self.ddml_studies.end_if_due, self._flush_rejections),
         )
         self.submissions = Submissions(
-            store, clock, self._executor, self._token_executor, rejections, self._scheduler.wake
+            store, clock, self._executor, self._token_thread.lanes, rejections, self._scheduler.wake
         )
         self._receipt_lists = PagedLists(
-            ReceiptLists(store, self._handles, clock).make_page,
+            ReceiptLists(store, self._handles, clock),
             clock,
             self._executor,
             _RECEIPTS_CACHE_MILLISECONDS,
         )
-        # Not cached: a participant that has just registered looks for its own key in the list.
-        self._member_lists = PagedLists(self._encode_members, clock, self._executor)
+        # A participant that has just registered looks for its own key in the list.
+        self._member_lists = PagedLists(MemberLists(store), clock, self._executor)
         self._views: LRUCache[str, StudyView] = LRUCache(_MAX_CACHED_STUDIES)
         self._analyst_digest = b""
         self._scheduler_task: asyncio.Task[None] | None = None
@@ -151,7 +152,7 @@ class CoordinatorService:
             self.clock,
             self._entropy,
             self._executor,
-            self._token_executor,
+            self._token_thread.lanes.registrations,
             self._scheduler.wake,
         )
         self._scheduler_task = asyncio.create_task(self._scheduler.run())
@@ -172,7 +173,7 @@ class CoordinatorService:
         await self.ddml_studies.stop()
         with suppress(StoreError):
             await self._flush_rejections()
-        self._token_executor.shutdown()
+        await asyncio.to_thread(self._token_thread.shutdown)
         self._executor.shutdown()
 
     async def is_ready(self) -> bool:
@@ -194,6 +195,17 @@ class CoordinatorService:
         if record is None:
             raise unknown_study_error()
         return await self._open_view(record)
+
+    async def find_max_sealed_bytes(self) -> int:
+        """Return the limit for sealed requests: what the open study with the largest ones needs."""
+        return max(
+            (
+                compute_max_sealed_bytes(view.handle)
+                for view in await self.list_studies()
+                if view.record.status == "open" and view.manifest.gateway_key is not None
+            ),
+            default=DEFAULT_SEALED_BYTES,
+        )
 
     def is_analyst(self, key: str) -> bool:
         """Return whether this is the analyst's key; the comparison takes constant time."""
@@ -229,7 +241,7 @@ class CoordinatorService:
     async def list_members(self, digest: str, after: bytes = b"") -> bytes:
         """Return a page of `MemberList`: the members among whom a sender is anonymous.
 
-        The page begins after the key ``after``.
+        The page contains the first key after ``after``; see `PagedLists`.
         """
         view = await self.get_study(digest)
         if view.slots is None:
@@ -239,7 +251,8 @@ class CoordinatorService:
     async def list_received(self, digest: str, after: bytes = b"") -> bytes:
         """Return a page of `ReceivedPackets`, in which senders look for their own packets.
 
-        The page begins after the name ``after``. Raise ``HOST-002`` while packets are collected.
+        The page contains the first name after ``after``. Raise ``HOST-002`` while packets are
+        collected.
         """
         view = await self.get_study(digest)
         view.get_packet_size()
@@ -312,13 +325,6 @@ class CoordinatorService:
             to_milliseconds(self.clock.now()),
             phase_timeout=phase_timeout,
             issuing=self.keys.public_keys if has_keys else None,
-        )
-
-    def _encode_members(self, record: StudyRecord, after: bytes) -> bytes:
-        return to_cbor(
-            MemberList(
-                joined=b"".join(self._store.list_members(record.digest, after, MOST_IN_PAGE))
-            )
         )
 
     async def _call(self, work: Callable[..., T], *arguments: object) -> T:

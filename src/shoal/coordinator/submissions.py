@@ -22,25 +22,28 @@ HOST-002
 PROTO-003
     Trust is ``shuffled``, and it was sent alone or in a batch that is too small.
 
-Cheap checks come first. Verifying a token takes about a millisecond, so tokens are verified in
-their own thread, in order of arrival and a bounded number at a time: a sender of many bad tokens
-delays the others only by the time that these take.
+Cheap checks come first. Verifying a token takes about a millisecond, a bad one up to six, so tokens
+are verified in their own thread, a bounded number at a time, with separate queues for packets and
+for batches (`shoal.coordinator.lanes`). Identical bytes are verified once, and bytes that were
+rejected are remembered for a while. A batch is abandoned after `MOST_INVALID` packets that are
+invalid or repeated. The receipt lists them; an honest relay deletes them and sends the others
+again, so a stranger's packets cost it some more requests: at most 16 for a full batch.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 
 from shoal.clock import Clock
 from shoal.coordinator.authentication import compute_nonce_expiry, replayed_request_error
 from shoal.coordinator.cache import LRUCache
+from shoal.coordinator.lanes import TokenLanes
 from shoal.coordinator.publishing import hash_ticket
+from shoal.coordinator.rejections import RejectedPacket, RejectionCounter
 from shoal.coordinator.store.base import Store, Submission, SubmissionOutcome
 from shoal.coordinator.studies import StudyView
 from shoal.crypto.credentials.tokens import PresentedToken, TokenVerifier, read_pseudonym
@@ -56,36 +59,6 @@ from shoal.transport.api import BatchReceipt
 from shoal.transport.batching import CallBatcher
 from shoal.transport.packets import Packet, compute_min_part
 from shoal.transport.requests import study_ended_error
-
-
-class RejectionCounter:
-    """Count rejected requests per study and error code.
-
-    Counts are kept in memory, and the scheduler writes them to the store once a second. A worker
-    that is killed loses those of its last second.
-    """
-
-    def __init__(self) -> None:
-        self._counts: Counter[tuple[str, str]] = Counter()
-        self._flushing = asyncio.Lock()
-
-    def count(self, study: str, code: str) -> None:
-        self._counts[study, code] += 1
-
-    async def flush(self, store: Store) -> None:
-        """Write all counts to the store; counts that cannot be written are kept.
-
-        Concurrent calls wait for each other: after each, the store has all earlier counts.
-        """
-        async with self._flushing:
-            while self._counts:
-                (study, code), n = self._counts.popitem()
-                try:
-                    await asyncio.to_thread(store.count_rejections, study, code, n)
-                except Exception:
-                    self._counts[study, code] += n
-                    raise
-
 
 MOST_AT_ONCE = 1_000
 MOST_VALUES, MOST_ANONYMOUS_VALUES = 1 << 14, 1 << 6
@@ -229,15 +202,18 @@ def _make_submission(
 MOST_TOKENS = 64
 """Most tokens of one verification; other work of the process waits until it has ended."""
 
+BATCH_GROUP = 32
+"""Packets of a batch that are verified together; then registrations and single packets have a
+turn.
+"""
+
+MOST_INVALID = 256
+"""Most invalid packets of a batch; to verify one takes up to six milliseconds."""
+
 _PACKET_REJECTIONS: dict[SubmissionOutcome, str] = {"conflict": "HOST-005", "over": "HOST-002"}
 _BAD_TOKEN, _WRONG_ROUTE = "TOKEN-001", "PROTO-003"
 
-
-@dataclass(frozen=True, slots=True)
-class RejectedPacket:
-    """The code of a packet that is rejected."""
-
-    code: str
+CheckedPacket = Submission | RejectedPacket
 
 
 class PacketIntake:
@@ -245,7 +221,7 @@ class PacketIntake:
 
     Parameters
     ----------
-    executor, token_executor
+    executor, lanes
         Threads for calls of the store, and for verifying tokens.
     wake
         Called after a packet is stored.
@@ -256,7 +232,7 @@ class PacketIntake:
         store: Store,
         handle: StudyHandle,
         executor: Executor,
-        token_executor: Executor,
+        lanes: TokenLanes,
         rejections: RejectionCounter,
         wake: Callable[[], None],
     ) -> None:
@@ -271,14 +247,14 @@ class PacketIntake:
             if manifest.study.trust == "shuffled"
             else None
         )
-        self._executor, self._token_executor, self._rejections, self._wake = (
+        self._executor, self._lanes, self._rejections, self._wake = (
             executor,
-            token_executor,
+            lanes,
             rejections,
             wake,
         )
-        self._check: CallBatcher[bytes, Submission | RejectedPacket] = CallBatcher(
-            self._check_packets, token_executor, MOST_TOKENS
+        self._check: CallBatcher[bytes, CheckedPacket] = CallBatcher(
+            self._check_packets, lanes.packets, MOST_TOKENS
         )
         self._accept: CallBatcher[Submission, SubmissionOutcome] = CallBatcher(
             self._accept_all, executor, MOST_AT_ONCE
@@ -292,18 +268,29 @@ class PacketIntake:
         if self._min_valid is not None:
             self._rejections.count(self._digest, _WRONG_ROUTE)
             return
-        checked = await self._check(packet)
+        digest = self._hash_packet(packet)
+        checked = self._rejections.recall(digest) or await self._check(packet)
         if isinstance(checked, RejectedPacket):
+            self._rejections.remember(digest, checked)
             self._rejections.count(self._digest, checked.code)
             return
         self._count_outcomes([await self._accept(checked)])
 
-    async def accept_batch(self, packets: Sequence[bytes]) -> BatchReceipt:
+    async def accept_batch(
+        self, groups: AsyncIterator[Sequence[bytes]], open_packet: Callable[[bytes], bytes]
+    ) -> BatchReceipt:
         """Store the packets of a relay's batch in one transaction; count the rejected ones.
 
-        If trust is ``shuffled`` and the batch has fewer valid packets than it must have, none is
-        stored. The receipt lists the invalid packets, and the relay may send the others again in a
-        larger batch.
+        If trust is ``shuffled`` and the batch has fewer valid packets than it must have, or if too
+        many are invalid, none is stored. The receipt lists the invalid packets, and the relay may
+        send the others again.
+
+        Parameters
+        ----------
+        groups
+            The sealed packets, as they arrive.
+        open_packet
+            Opens a sealed packet.
 
         Raises
         ------
@@ -311,16 +298,31 @@ class PacketIntake:
             ``HOST-002``: the study has ended.
         """
         loop = asyncio.get_running_loop()
-        checked: list[Submission | RejectedPacket] = []
-        for start in range(0, len(packets), MOST_TOKENS):
-            checked += await loop.run_in_executor(
-                self._token_executor, self._check_packets, packets[start : start + MOST_TOKENS]
-            )
+        checked: list[CheckedPacket] = []
+        known: dict[bytes, CheckedPacket] = {}
+        n_invalid = 0
+        async for group in groups:
+            digests = [self._hash_packet(packet) for packet in group]
+            new = {
+                digest: packet
+                for digest, packet in zip(digests, group, strict=True)
+                if digest not in known
+            }
+            await self._check_new(new, known, open_packet)
+            found = [known[digest] for digest in digests]
+            checked += found
+            # An honest relay sends no packet twice, and none that was reported as invalid.
+            n_rejected = sum(isinstance(one, RejectedPacket) for one in found)
+            n_invalid += max(n_rejected, len(group) - len(new))
+            if n_invalid > MOST_INVALID:
+                break
         valid = [one for one in checked if isinstance(one, Submission)]
         for one in checked:
             if isinstance(one, RejectedPacket):
                 self._rejections.count(self._digest, one.code)
         invalid = _find_invalid(checked)
+        if n_invalid > MOST_INVALID:
+            return BatchReceipt(taken=None, invalid=invalid)
         if self._min_valid is not None and len(checked) - len(invalid) < self._min_valid:
             self._rejections.count(self._digest, _WRONG_ROUTE)
             return BatchReceipt(taken=None, invalid=invalid)
@@ -334,6 +336,45 @@ class PacketIntake:
             taken=sum(outcome in ("accepted", "repeated") for outcome in outcomes), invalid=invalid
         )
 
+    async def _check_new(
+        self,
+        packets: Mapping[bytes, bytes],
+        known: dict[bytes, CheckedPacket],
+        open_packet: Callable[[bytes], bytes],
+    ) -> None:
+        """Check packets by digest and add them to ``known``.
+
+        Packets that were rejected earlier are not opened again.
+        """
+        self._recall_all(packets, known)
+        new = {digest: one for digest, one in packets.items() if digest not in known}
+        if not new:
+            return
+        run = partial(asyncio.get_running_loop().run_in_executor, self._lanes.batches)
+        opened = await run(lambda: [open_packet(one) for one in new.values()])
+        # One packet can be sealed in many ways.
+        names = [self._hash_packet(packet) for packet in opened]
+        unchecked = dict(zip(names, opened, strict=True))
+        self._recall_all(unchecked, known)
+        unchecked = {name: one for name, one in unchecked.items() if name not in known}
+        if unchecked:
+            results = await run(self._check_packets, list(unchecked.values()))
+            known |= dict(zip(unchecked, results, strict=True))
+        known |= {digest: known[name] for digest, name in zip(new, names, strict=True)}
+        for name in (*new, *unchecked):
+            if isinstance(result := known[name], RejectedPacket):
+                self._rejections.remember(name, result)
+
+    def _recall_all(self, names: Iterable[bytes], known: dict[bytes, CheckedPacket]) -> None:
+        """Add the packets that were rejected earlier to ``known``."""
+        for name in names:
+            found = self._rejections.recall(name)
+            if found is not None:
+                known[name] = found
+
+    def _hash_packet(self, packet: bytes) -> bytes:
+        return hashlib.sha256(self._study + packet).digest()
+
     def _count_outcomes(self, outcomes: Sequence[SubmissionOutcome]) -> None:
         for outcome in outcomes:
             if outcome in _PACKET_REJECTIONS:
@@ -345,9 +386,9 @@ class PacketIntake:
         """Store all submissions in one transaction; packets have no nonce."""
         return list(self._store.accept(self._digest, submissions, 0))
 
-    def _check_packets(self, packets: Sequence[bytes]) -> list[Submission | RejectedPacket]:
+    def _check_packets(self, packets: Sequence[bytes]) -> list[CheckedPacket]:
         """Return each packet as a submission for the store, or the code that rejects it."""
-        found: list[Submission | RejectedPacket] = []
+        found: list[CheckedPacket] = []
         tokens: dict[int, PresentedToken] = {}
         for i, packet in enumerate(packets):
             try:
@@ -394,7 +435,7 @@ class PacketIntake:
         return answer.question in self._script.list_question_numbers(answer.phase, group)
 
 
-def _find_invalid(checked: Sequence[Submission | RejectedPacket]) -> tuple[int, ...]:
+def _find_invalid(checked: Sequence[CheckedPacket]) -> tuple[int, ...]:
     """Return the positions of packets that are invalid or repeat an earlier name.
 
     Copies of one packet do not make a batch larger.
@@ -414,7 +455,7 @@ class Submissions:
 
     Parameters
     ----------
-    executor, token_executor
+    executor, lanes
         Threads for calls of the store, and for verifying tokens.
     wake
         Called after a submission is stored.
@@ -425,12 +466,12 @@ class Submissions:
         store: Store,
         clock: Clock,
         executor: Executor,
-        token_executor: Executor,
+        lanes: TokenLanes,
         rejections: RejectionCounter,
         wake: Callable[[], None],
     ) -> None:
         self._store, self._clock, self._rejections, self._wake = store, clock, rejections, wake
-        self._executor, self._token_executor = executor, token_executor
+        self._executor, self._lanes = executor, lanes
         self._message_intakes: LRUCache[str, MessageIntake] = LRUCache(_MAX_CACHED_STUDIES)
         self._packet_intakes: LRUCache[str, PacketIntake] = LRUCache(_MAX_CACHED_STUDIES)
 
@@ -469,9 +510,14 @@ class Submissions:
         else:
             await (await self._open_packet_intake(view)).submit(payload)
 
-    async def accept_batch(self, view: StudyView, packets: Sequence[bytes]) -> BatchReceipt:
-        """Store the opened packets of a relay's batch; see `PacketIntake.accept_batch`."""
-        return await (await self._open_packet_intake(view)).accept_batch(packets)
+    async def accept_batch(
+        self,
+        view: StudyView,
+        groups: AsyncIterator[Sequence[bytes]],
+        open_packet: Callable[[bytes], bytes],
+    ) -> BatchReceipt:
+        """Store the packets of a relay's batch; see `PacketIntake.accept_batch`."""
+        return await (await self._open_packet_intake(view)).accept_batch(groups, open_packet)
 
     def _open_message_intake(self, view: StudyView) -> MessageIntake:
         digest = view.record.digest
@@ -501,7 +547,7 @@ class Submissions:
                 self._store,
                 view.handle,
                 self._executor,
-                self._token_executor,
+                self._lanes,
                 self._rejections,
                 self._wake,
             )

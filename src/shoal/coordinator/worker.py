@@ -21,14 +21,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from time import monotonic
 
-from shoal.clock import SystemClock
+from shoal.clock import SystemClock, to_milliseconds
 from shoal.coordinator.app import make_app
 from shoal.coordinator.ddml.instances import open_instance_store
 from shoal.coordinator.service import CoordinatorService
 from shoal.coordinator.store import open_store
 from shoal.entropy import SystemEntropy
 from shoal.errors import ShoalError, StoreError
+from shoal.transport.bodies import MAX_BYTES_IN_FLIGHT
+from shoal.transport.connections import ConnectionSettings
 from shoal.transport.server import Server, load_server_tls_context, run_server
 
 
@@ -42,17 +45,21 @@ class WorkerSettings:
         URLs, which may contain passwords; ``models`` is None if DDML instances are in the store.
     tls_cert, tls_key
         Files, or None for no TLS.
+    max_body_bytes, is_behind_proxy
+        See `shoal.transport.connections.ConnectionSettings`.
 
     Examples
     --------
-    >>> WorkerSettings.from_line(WorkerSettings("sqlite:coordinator.db").to_line(7))
-    (WorkerSettings(tls_cert=None, tls_key=None), 7)
+    >>> WorkerSettings.from_line(WorkerSettings("sqlite:c.db", is_behind_proxy=True).to_line(7))[1]
+    7
     """
 
     store: str = field(repr=False)
     models: str | None = field(default=None, repr=False)
     tls_cert: str | None = None
     tls_key: str | None = None
+    max_body_bytes: int = MAX_BYTES_IN_FLIGHT
+    is_behind_proxy: bool = False
 
     def to_line(self, listener: int) -> bytes:
         """Encode the settings as one line, with the number of the listening socket."""
@@ -65,6 +72,9 @@ class WorkerSettings:
         listener: int = content.pop("listener")
         return cls(**content), listener
 
+
+TIDY_SECONDS = 5.0
+"""Longest rewrite of the store when a worker stops; the next worker completes it."""
 
 RETRY_SECONDS = 1.0
 """Pause between attempts to open a store that is unavailable when a worker starts."""
@@ -97,7 +107,10 @@ async def serve(
         open_instance_store(settings.models, settings.store) as instances,
     ):
         service = CoordinatorService(store, instances, clock, entropy, entropy.bytes(16).hex())
-        server = Server(make_app(service), tls, on_ready, service.mailbox.notifier.close)
+        limits = ConnectionSettings(
+            settings.max_body_bytes, sees_addresses=not settings.is_behind_proxy
+        )
+        server = Server(make_app(service), tls, on_ready, service.mailbox.notifier.close, limits)
         if parent is not None:
             _stop_with_parent(parent, server)
         await service.start()
@@ -106,7 +119,8 @@ async def serve(
         finally:
             await service.stop()
             with suppress(StoreError):  # the next worker tidies a store that cannot be reached
-                store.tidy(round(clock.now().timestamp() * 1000))
+                until = monotonic() + TIDY_SECONDS
+                store.tidy(to_milliseconds(clock.now()), lambda _: monotonic() > until)
 
 
 def _stop_with_parent(parent: int, server: Server) -> None:

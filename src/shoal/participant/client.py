@@ -30,8 +30,8 @@ from shoal.protocols.ddml.messages import DDMLDraw, DDMLInstance, DDMLUpdate
 from shoal.transport.api import (
     CBOR,
     JSON,
+    LEAST_IN_PAGE,
     MAX_CONTROL_BYTES,
-    MOST_IN_PAGE,
     NAME_BYTES,
     RAW,
     STUDIES,
@@ -72,7 +72,8 @@ _MAX_CLOCK_RETRIES = 4
 """How often in a row either clock may be changed between a refusal and the next attempt."""
 
 _MAX_LIST_BYTES = 1 << 20
-_MAX_PAGES = 128
+_MAX_PAGES = 4_096
+"""At least 8 million names."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _JITTER_STEPS = 1 << 20
 _MAX_DOUBLINGS = 20
@@ -265,38 +266,38 @@ class Client:
 
     async def fetch_members(self, study: str) -> MemberList:
         """Return the keys of all members who have a credential that is valid in a study."""
-        pages = await self._fetch_pages(
+        _, keys = await self._fetch_pages(
             study_route(study, "members"), MemberList, lambda page: page.joined
         )
-        return MemberList(joined=b"".join(page.joined for page in pages))
+        return MemberList(joined=keys)
 
     async def fetch_received(self, study: str) -> ReceivedPackets:
         """Return the names of all packets that arrived in a phase.
 
         Raise `RefusedError` ``HOST-002`` before the list is published.
         """
-        pages = await self._fetch_pages(
+        last, names = await self._fetch_pages(
             study_route(study, "received"), ReceivedPackets, lambda page: page.names
         )
-        return ReceivedPackets(phase=pages[-1].phase, names=b"".join(page.names for page in pages))
+        return ReceivedPackets(phase=last.phase, names=names)
 
     async def _fetch_pages(
         self, route: str, kind: type[F], get_names: Callable[[F], bytes]
-    ) -> list[F]:
-        """Return all pages of a list; the names in it must be in order."""
-        pages: list[F] = []
+    ) -> tuple[F, bytes]:
+        """Return the last page of a list and all names; the names in it must be in order."""
+        parts: list[bytes] = []
         after = b""
-        while len(pages) < _MAX_PAGES:
+        while len(parts) < _MAX_PAGES:
             target = f"{route}?after={after.hex()}" if after else route
-            pages.append(
-                self._coordinator.parse_body(
-                    from_cbor, await self._request("GET", target, codec.MAX_BYTES), kind
-                )
+            page = self._coordinator.parse_body(
+                from_cbor, await self._request("GET", target, codec.MAX_BYTES), kind
             )
-            names = get_names(pages[-1])
-            if len(names) < NAME_BYTES * MOST_IN_PAGE:
-                return pages
-            if names[:NAME_BYTES] <= after:
+            names = get_names(page)
+            # The page may begin before the name of the request.
+            parts.append(_select_later(names, after))
+            if len(names) < NAME_BYTES * LEAST_IN_PAGE:
+                return page, b"".join(parts)
+            if not parts[-1]:
                 break
             after = names[-NAME_BYTES:]
         raise self._coordinator.bad_response_error("a list that does not end")
@@ -428,6 +429,13 @@ def encode_update_body(update: DDMLUpdate) -> bytes:
     The same update always gives the same bytes.
     """
     return update.id + update.epoch.to_bytes(_EPOCH_BYTES, "little") + update.weights.data
+
+
+def _select_later(names: bytes, after: bytes) -> bytes:
+    """Return the names after a name, from sorted and concatenated ones."""
+    starts = range(0, len(names), NAME_BYTES)
+    n = next((i for i in starts if names[i : i + NAME_BYTES] > after), len(names))
+    return names[n:]
 
 
 def _to_milliseconds(when: datetime) -> int:

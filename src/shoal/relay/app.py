@@ -32,7 +32,7 @@ from shoal.errors import RemoteProtocolError, TransportError
 from shoal.relay.client import CoordinatorClient
 from shoal.relay.spool import SealedPacket, Spool, SpoolOutcome
 from shoal.relay.studies import StudyTracker, TrackedStudy
-from shoal.transport import bhttp, ohttp
+from shoal.transport import ohttp
 from shoal.transport.api import (
     JSON,
     KEYS,
@@ -55,9 +55,9 @@ from shoal.transport.requests import (
     read_body_up_to,
     read_digest,
     read_query,
+    run_until_disconnect,
 )
 
-MAX_SEALED_BYTES = bhttp.MAX_MESSAGE_BYTES + ohttp.REQUEST_OVERHEAD
 MAX_BATCH_SIZE = 1_000
 KEY_CACHE_TIME = timedelta(minutes=10)
 """How long the gateway's key is cached."""
@@ -106,16 +106,20 @@ class RelayHandlers:
         check_content_type(request, OHTTP_REQUEST)
         try:
             return Response(
-                await self._forward_until_stop(await read_body(request, MAX_SEALED_BYTES)),
+                await self._forward_until_stop(
+                    request, await read_body(request, self._tracker.max_sealed_bytes)
+                ),
                 media_type=OHTTP_RESPONSE,
             )
         except RefusedError as error:
             raise RemoteProtocolError(error.code, error.what) from None
 
-    async def _forward_until_stop(self, sealed: bytes) -> bytes:
+    async def _forward_until_stop(self, request: Request, sealed: bytes) -> bytes:
         """Return the coordinator's response; raise ``HOST-004`` if the relay stops first."""
         response, stopping = (
-            asyncio.ensure_future(self._client.forward_request(sealed)),
+            asyncio.ensure_future(
+                run_until_disconnect(request, self._client.forward_request(sealed))
+            ),
             asyncio.ensure_future(self._stopping.wait()),
         )
         try:

@@ -93,12 +93,14 @@ class CoordinatorClient:
         await self._participant_transport.aclose()
 
     async def fetch_studies(self) -> dict[str, Status]:
-        """Return the status of each study that may have packets, by digest."""
+        """Return the status of each study that may have sealed requests, by digest."""
         data = await self._request("GET", STUDIES, _MAX_LIST_BYTES)
         try:
             entries = json.loads(data)
             found: dict[str, Status] = {
-                one["digest"]: one["status"] for one in entries if _has_packets(one["protocol"])
+                one["digest"]: one["status"]
+                for one in entries
+                if _may_have_gateway(one["protocol"])
             }
             if not isinstance(entries, list) or not all(map(_DIGEST.fullmatch, found)):
                 raise ValueError
@@ -178,10 +180,10 @@ class CoordinatorClient:
         return self._coordinator.bad_response_error(what)
 
 
-def _has_packets(name: object) -> bool:
-    """Return whether a protocol, by its name in a response, has packets for a relay."""
+def _may_have_gateway(name: object) -> bool:
+    """Return whether participants of a protocol, by its name in a response, may use a relay."""
     protocol = PROTOCOLS.get(name) if isinstance(name, str) else None
-    return protocol is not None and protocol.has_packets
+    return protocol is not None and (protocol.has_packets or protocol.has_updates)
 
 
 def _make_transport(

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 
@@ -26,6 +26,7 @@ from shoal.relay.batches import BatchReleaser
 from shoal.relay.client import CoordinatorClient
 from shoal.relay.spool import Spool
 from shoal.relay.studies import StudyTracker
+from shoal.transport.connections import ConnectionSettings
 from shoal.transport.server import Server, run_server
 
 STEP_SECONDS = 1.0
@@ -51,12 +52,15 @@ class RelaySettings:
         Certificates to trust instead of the system's.
     tls
         None for no TLS.
+    connections
+        Limits of the process.
     """
 
     to: str
     spool: Path
     ca: Path | None = None
     tls: ssl.SSLContext | None = None
+    connections: ConnectionSettings = field(default_factory=ConnectionSettings)
 
 
 async def serve_relay(
@@ -82,14 +86,16 @@ async def serve_relay(
             poll, release = _ErrorReporter(tracker.poll), _ErrorReporter(releaser.run_due)
             await poll()
             # Without TLS all connections come from this machine or from a proxy in front.
+            sees_senders = settings.tls is not None and settings.connections.sees_addresses
             handlers = RelayHandlers(
-                tracker, client, spool, clock, executor, sees_senders=settings.tls is not None
+                tracker, client, spool, clock, executor, sees_senders=sees_senders
             )
             server = Server(
                 make_app(handlers),
                 settings.tls,
                 lambda: on_ready(sorted(tracker.studies)),
                 handlers.stop,
+                settings.connections,
             )
             tasks = [
                 asyncio.create_task(_poll_and_release(poll, release)),

@@ -22,7 +22,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from ipaddress import IPv6Address, ip_address
 
 from shoal.clock import Clock
 from shoal.errors import RemoteProtocolError, SpecError
@@ -34,11 +33,14 @@ from shoal.text import escape_text
 from shoal.transport.api import SignedManifest
 from shoal.transport.broadcasts import hash_ask, parse_ask
 from shoal.transport.client import RefusedError
-from shoal.transport.packets import compute_max_part, compute_sealed_size
+from shoal.transport.connections import normalize_sender
+from shoal.transport.packets import (
+    DEFAULT_SEALED_BYTES,
+    compute_max_part,
+    compute_max_sealed_bytes,
+    compute_sealed_size,
+)
 from shoal.transport.signing import verify_manifest
-
-_INTERFACE_BITS = 64
-"""Last bits of an IPv6 address: a subscriber has all addresses that differ only in them."""
 
 
 class SenderQuota:
@@ -74,30 +76,6 @@ class SenderQuota:
         """Subtract a packet that was not stored."""
         if phase == self._phase:
             self._counts -= Counter([normalize_sender(address)])
-
-
-def normalize_sender(address: str) -> str:
-    """Return the sender of an address: for IPv6, the network of one subscriber.
-
-    Examples
-    --------
-    >>> (
-    ...     normalize_sender("192.0.2.7"),
-    ...     normalize_sender("2001:db8:1:2:3:4:5:6"),
-    ...     normalize_sender("::ffff:192.0.2.7"),
-    ...     normalize_sender("a socket"),
-    ... )
-    ('192.0.2.7', '2001:db8:1:2::', '192.0.2.7', 'a socket')
-    """
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if not isinstance(found, IPv6Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(IPv6Address(int(found) >> _INTERFACE_BITS << _INTERFACE_BITS))
 
 
 SHORT_INTERVAL, LONG_INTERVAL = timedelta(seconds=1), timedelta(seconds=15)
@@ -229,6 +207,12 @@ class StudyTracker:
         self._client, self._spool, self._clock = client, spool, clock
         self._on_progress = on_progress or (lambda line: print(line, file=sys.stderr, flush=True))
         self._ignored: set[str] = set()
+        self._sealed_limits: dict[str, int] = {}
+
+    @property
+    def max_sealed_bytes(self) -> int:
+        """Limit for sealed requests: what the open study with the largest ones needs."""
+        return max(self._sealed_limits.values(), default=DEFAULT_SEALED_BYTES)
 
     async def poll(self) -> None:
         """Read the list of studies and new messages once.
@@ -238,6 +222,8 @@ class StudyTracker:
         statuses = await self._client.fetch_studies()
         open_studies = {digest for digest, status in statuses.items() if status == "open"}
         self._ignored &= open_studies
+        for digest in self._sealed_limits.keys() - open_studies:
+            del self._sealed_limits[digest]
         for digest in sorted(open_studies - set(self.studies) - self._ignored):
             await self._start_tracking(digest)
         self.has_polled = True
@@ -266,6 +252,9 @@ class StudyTracker:
                 )
             study = await asyncio.to_thread(
                 make_tracked_study, digest, published, self._spool, self._clock.now()
+            )
+            self._sealed_limits[digest] = await asyncio.to_thread(
+                _find_sealed_limit, published.manifest
             )
         except (RemoteProtocolError, SpecError) as error:
             self._ignored.add(digest)
@@ -320,3 +309,10 @@ class StudyTracker:
         """Stop serving a study that has ended, and delete its packets."""
         self.studies.pop(digest, None)
         await asyncio.to_thread(self._spool.drop_study, digest)
+
+
+def _find_sealed_limit(data: bytes) -> int:
+    """Return the limit for sealed requests of an encoded manifest's participants."""
+    handle = StudyHandle(Manifest.from_bytes(data))
+    has_gateway = handle.manifest.gateway_key is not None
+    return compute_max_sealed_bytes(handle) if has_gateway else DEFAULT_SEALED_BYTES

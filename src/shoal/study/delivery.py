@@ -143,6 +143,27 @@ def compute_study_scope(study: bytes) -> bytes:
     return hashlib.sha256(_SCOPE + b"study" + study).digest()
 
 
+MEMBERS_PER_PERSON = 10
+"""Most registered keys for each person that a study declares (``size``).
+
+A person may lose a key and register again, and more people may come than were declared. A stranger
+cannot fill the list of members without end. Invitations set a smaller limit.
+"""
+
+
+def compute_max_members(size: int) -> int:
+    """Return how many keys may register in a study that declares ``size`` people.
+
+    The limit of an epoch is the sum over its studies.
+
+    Examples
+    --------
+    >>> compute_max_members(60)
+    600
+    """
+    return MEMBERS_PER_PERSON * size
+
+
 def hash_pseudonym(pseudonym: bytes) -> bytes:
     """Return the public name of a packet under a pseudonym, 32 bytes.
 

@@ -35,8 +35,12 @@ MAX_WAIT_SECONDS = 30
 TICKET_BYTES = 32
 NAME_BYTES = 32
 """Size of a member's key, and of the name of a packet."""
-MOST_IN_PAGE = 1 << 17
-"""Most keys or names in one response; a full page may be followed by another one."""
+LEAST_IN_PAGE, MOST_IN_PAGE = 1 << 11, 1 << 12
+"""Keys or names in one page of a list, 128 kB at most; the last page may have fewer, also none.
+
+The borders between pages do not depend on the request. A page contains the first name after that of
+the request, and may begin before it.
+"""
 
 
 def _check_participant_name(name: str) -> str:

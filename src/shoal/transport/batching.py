@@ -67,6 +67,10 @@ class CallBatcher(Generic[Argument, Result]):
                 some = dict(islice(self._waiting.items(), self._max_size))
                 for future in some:
                     del self._waiting[future]
+                # A caller that was cancelled does not need its result.
+                some = {future: argument for future, argument in some.items() if not future.done()}
+                if not some:
+                    continue
                 try:
                     results = await self._call_work(list(some.values()))
                 except Exception as error:

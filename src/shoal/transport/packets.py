@@ -30,9 +30,10 @@ from shoal.crypto.credentials.tokens import TOKEN_BYTES
 from shoal.errors import LocalProtocolError, RemoteProtocolError
 from shoal.messages.codec import MAX_BYTES
 from shoal.study.delivery import HEAD_BYTES
+from shoal.study.handle import StudyHandle
 from shoal.transport import ohttp
 from shoal.transport.api import RAW, study_route
-from shoal.transport.bhttp import BinaryRequest
+from shoal.transport.bhttp import MAX_HEADER_BYTES, PADDING_MULTIPLE, BinaryRequest
 
 PACKET_VERSION = 1
 
@@ -161,6 +162,131 @@ def compute_min_part(packet_size: int, minimum: int) -> int:
     (100, 2048)
     """
     return min(minimum, compute_max_part(packet_size) // 2)
+
+
+_BATCH_HEAD = b"\xa1\x67packets"
+_BYTES, _ARRAY = 2, 4
+"""Major types of CBOR."""
+
+
+class PacketBatchParser:
+    """Decode a `PacketBatch` piece by piece, so that no more than some packets are in memory.
+
+    Only the deterministic encoding is accepted, as everywhere. A packet that is longer than the
+    study's sealed packets becomes empty bytes, without being kept.
+
+    Parameters
+    ----------
+    size
+        Bytes of a sealed packet.
+    most
+        Most packets.
+
+    Examples
+    --------
+    >>> parser = PacketBatchParser(size=3, most=2)
+    >>> data = to_cbor(PacketBatch(packets=(b"one", b"two")))
+    >>> parser.feed(data[:-1]), parser.feed(data[-1:]), parser.is_complete
+    ([b'one'], [b'two'], True)
+    """
+
+    def __init__(self, size: int, most: int) -> None:
+        self._size, self._most = size, most
+        self._rest, self._n_left, self._n_skipped = bytearray(), -1, 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the batch has ended."""
+        return self._n_left == 0 and not self._n_skipped
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the packets that are complete; raise ``MSG-005`` for other bytes than a batch."""
+        n = min(self._n_skipped, len(data))
+        self._n_skipped -= n
+        self._rest += memoryview(data)[n:]
+        if self._n_left < 0 and not self._read_batch_head():
+            return []
+        packets, position = [], 0
+        while self._n_left and not self._n_skipped:
+            head = _read_cbor_head(self._rest, position, _BYTES)
+            if head is None:
+                break
+            start, length = head
+            if length > self._size:
+                packets.append(b"")
+                position = min(start + length, len(self._rest))
+                self._n_skipped = start + length - position
+            elif start + length <= len(self._rest):
+                packets.append(bytes(self._rest[start : start + length]))
+                position = start + length
+            else:
+                break
+            self._n_left -= 1
+        del self._rest[:position]
+        if self._rest and self.is_complete:
+            raise _not_batch_error()
+        return packets
+
+    def _read_batch_head(self) -> bool:
+        """Read the map and the head of its array; return False if more bytes are needed."""
+        n = min(len(self._rest), len(_BATCH_HEAD))
+        if self._rest[:n] != _BATCH_HEAD[:n]:
+            raise _not_batch_error()
+        head = _read_cbor_head(self._rest, len(_BATCH_HEAD), _ARRAY)
+        if head is None:
+            return False
+        start, self._n_left = head
+        if self._n_left > self._most:
+            raise RemoteProtocolError(
+                "MSG-005",
+                f"A batch of {self._n_left:,} packets is too large.",
+                why=f"The limit is {self._most:,}.",
+            )
+        del self._rest[:start]
+        return True
+
+
+def _read_cbor_head(data: bytearray, position: int, kind: int) -> tuple[int, int] | None:
+    """Return the end of a head and its number, in the shortest form; None if it is cut off."""
+    if position >= len(data):
+        return None
+    first, low = data[position], data[position] & 0x1F
+    if first >> 5 != kind or low > _LONGEST_HEAD:
+        raise _not_batch_error()
+    if low < _FIRST_HEAD:
+        return position + 1, low
+    n = 1 << (low - _FIRST_HEAD)
+    if position + 1 + n > len(data):
+        return None
+    number = int.from_bytes(data[position + 1 : position + 1 + n], "big")
+    if number < (_FIRST_HEAD if n == 1 else 1 << (4 * n)):
+        raise _not_batch_error()
+    return position + 1 + n, number
+
+
+_FIRST_HEAD, _LONGEST_HEAD = 24, 27
+"""Values of a head's low bits that announce a number of 1 to 8 bytes."""
+
+
+def _not_batch_error() -> RemoteProtocolError:
+    return RemoteProtocolError("MSG-005", "The body is not a batch of packets.")
+
+
+DEFAULT_SEALED_BYTES = 1 << 16
+"""Limit for a sealed request, unless a study needs more."""
+
+
+def compute_max_sealed_bytes(handle: StudyHandle) -> int:
+    """Return the limit for sealed requests that the participants of a study need."""
+    body = handle.packet_size or 0
+    if handle.protocol.has_updates:
+        body = max(body, _UPDATE_HEAD_BYTES + _WEIGHT_BYTES * handle.params.n_weights)
+    needed = body + MAX_HEADER_BYTES + PADDING_MULTIPLE + ohttp.REQUEST_OVERHEAD
+    return max(DEFAULT_SEALED_BYTES, needed)
+
+
+_UPDATE_HEAD_BYTES, _WEIGHT_BYTES = 24, 4
+"""Id and epoch of an update, and each of its weights."""
 
 
 def split_evenly(n: int, max_size: int) -> list[int]:

@@ -7,10 +7,11 @@ leaves as a problem document, and unexpected exceptions reveal nothing but their
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
@@ -206,6 +207,7 @@ async def _raise_not_found(*_: object) -> None:
     raise not_found_error("This path does not exist.")
 
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Record)
 
 MESSAGE_NUMBERS = range(10**15)
@@ -272,7 +274,7 @@ async def read_body_up_to(request: Request, limit: int) -> bytes:
 
     A result longer than the limit means that the body is too large.
     """
-    if _read_content_length(request) > limit:
+    if read_content_length(request) > limit:
         return bytes(limit + 1)
     chunks, n = [], 0
     async for chunk in request.stream():
@@ -287,15 +289,41 @@ async def read_body(request: Request, limit: int) -> bytes:
     """Return the body; raise ``MSG-001`` if it is too large, without reading all of it."""
     body = await read_body_up_to(request, limit)
     if len(body) > limit:
-        # The rest of the body is not read, so the connection cannot be used again.
-        raise RequestError(
-            413,
-            "MSG-001",
-            "The body is too large.",
-            why=f"The limit is {limit} bytes.",
-            headers={"connection": "close"},
-        )
+        raise body_too_large_error(limit)
     return body
+
+
+def body_too_large_error(limit: int) -> RequestError:
+    """Make the error for a body that is not read to its end."""
+    # The rest of the body is not read, so the connection cannot be used again.
+    return RequestError(
+        413,
+        "MSG-001",
+        "The body is too large.",
+        why=f"The limit is {limit} bytes.",
+        headers={"connection": "close"},
+    )
+
+
+async def run_until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of some work; cancel it if the connection ends before.
+
+    The body must have been read. Raise `ClientDisconnect` if the connection ends.
+    """
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_end(request.receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        task.cancel()
+        gone.cancel()
+
+
+async def _wait_for_end(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def read_empty_body(request: Request) -> bytes:
@@ -310,7 +338,7 @@ async def read_form(request: Request, kind: type[F]) -> tuple[F, bytes]:
     return from_json(body, kind), body
 
 
-def _read_content_length(request: Request) -> int:
+def read_content_length(request: Request) -> int:
     """Return the stated length; the received bytes are counted in addition."""
     stated = request.headers.get("content-length", "")
     return int(stated) if _WHOLE.fullmatch(stated) else 0

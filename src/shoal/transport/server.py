@@ -1,9 +1,8 @@
 """uvicorn with connection limits; sockets, TLS, core dumps off.
 
 The coordinator's workers and the relay run `Server` with `run_server`. There is no log of requests,
-and no slow client can hold a connection for ever: uvicorn ends connections that are silent between
-two requests, and `Server` also ends those that never begin one, send headers or bodies slowly, or
-do not read the response. It checks all connections once a second. Header size is limited.
+and `shoal.transport.connections` limits what a client can use up. `Server` looks for slow
+connections once a second.
 
 `open_listener` opens the socket that workers share; `check_exposure` rejects addresses that other
 machines can reach without TLS. `forbid_core_dumps` is needed because the memory of a coordinator
@@ -22,20 +21,28 @@ import ssl
 import stat
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 import uvloop
-from starlette.types import Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from shoal.errors import UsageError
-from shoal.messages.codec import MAX_BYTES
 from shoal.text import escape_text, shell_quote
 from shoal.transport.api import is_loopback
+from shoal.transport.bodies import CountingApp
+from shoal.transport.connections import (
+    IDLE_SECONDS,
+    Acceptor,
+    BoundedProtocol,
+    ConnectionSettings,
+    ConnectionTable,
+    close_slow_connections,
+    raise_descriptor_limit,
+)
 
 BACKLOG = 1_024
 """Connections that may wait to be accepted."""
@@ -217,142 +224,8 @@ def format_public_url(host: str, url: str, *, has_tls: bool) -> str:
     return f"https://HOST:{url.rpartition(':')[2]}" if host in _ALL_ADDRESSES else url
 
 
-READ_SECONDS = 30.0
-"""Longest time of a request, from its first byte (or the connection) to the end of its body."""
-
-WRITE_SECONDS = 30.0
-"""Longest wait for a client that does not read the response."""
-
-IDLE_SECONDS = 65
-"""Longest pause between two requests; longer than a participant's, so that clients close first."""
-
 STOP_SECONDS = 8
 """Longest time that open requests may take after a signal to stop."""
-
-MAX_CONNECTIONS = 8_192
-"""Connections of one worker; further ones are answered with 503."""
-
-MAX_HEAD_BYTES = 1 << 16
-MAX_REQUEST_BYTES = 2 * MAX_BYTES
-"""Limit for one request, chunks and trailers included; the limits of routes are smaller."""
-
-_TOO_SLOW, _TOO_LARGE, _TOO_MUCH_HEAD = (
-    b"HTTP/1.1 %s\r\nconnection: close\r\ncontent-length: 0\r\n\r\n" % status
-    for status in (
-        b"408 Request Timeout",
-        b"413 Content Too Large",
-        b"431 Request Header Fields Too Large",
-    )
-)
-
-
-def send_whole(send: Send, head: bytes, *body: bytes | memoryview) -> bool:
-    """Send a response with one write; return False if nothing was written.
-
-    uvicorn makes two writes, and a write takes the same time as all other work for a small
-    response.
-
-    Parameters
-    ----------
-    send
-        The callable that an ASGI application gets.
-    head
-        Status line and headers, with the length of the body, without the empty line after them.
-    body
-        Parts of the body, which are not copied.
-
-    Returns
-    -------
-    bool
-        False if the response must be sent the usual way: a middleware is in between, the
-        connection is about to close, or the client does not read.
-    """
-    cycle = getattr(send, "__self__", None)
-    if not isinstance(cycle, RequestResponseCycle) or cycle.response_started:
-        return False
-    if cycle.disconnected or not cycle.keep_alive or cycle.flow.write_paused:
-        return False
-    cycle.response_started = cycle.response_complete = True
-    cycle.waiting_for_100_continue = False
-    start = b"".join([head, *(b"%b: %b\r\n" % header for header in cycle.default_headers), b"\r\n"])
-    if body:
-        cycle.transport.writelines((start, *body))
-    else:
-        cycle.transport.write(start)
-    cycle.message_event.set()
-    cycle.on_response()
-    return True
-
-
-class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's connection with the times since when it waits, and the bytes of the request."""
-
-    reading_since: float | None = None
-    writing_since: float | None = None
-    n_bytes = 0
-    is_in_body = False
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.reading_since = self.loop.time()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.reading_since is not None:
-            self.n_bytes += len(data)
-            if self.n_bytes > (MAX_REQUEST_BYTES if self.is_in_body else MAX_HEAD_BYTES):
-                self._refuse(_TOO_LARGE if self.is_in_body else _TOO_MUCH_HEAD)
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.reading_since, self.n_bytes, self.is_in_body = self.loop.time(), 0, False
-
-    def on_headers_complete(self) -> None:
-        super().on_headers_complete()
-        self.is_in_body = True
-
-    def on_message_complete(self) -> None:
-        super().on_message_complete()
-        self.reading_since, self.is_in_body = None, False
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self.writing_since = self.loop.time()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self.writing_since = None
-
-    def close_if_slow(self, now: float) -> None:
-        """Close the connection if it waits for too long; abort it if closing takes too long."""
-        is_stuck = self.writing_since is not None and now - self.writing_since > WRITE_SECONDS
-        if is_stuck:
-            self.transport.abort()
-        elif self.transport.is_closing():
-            self.writing_since = self.writing_since or now
-        elif self.reading_since is not None and now - self.reading_since > READ_SECONDS:
-            self._refuse(_TOO_SLOW)
-        elif (
-            self.reading_since is None
-            and self.timeout_keep_alive_task is None
-            and self.cycle.response_complete
-        ):
-            # Empty lines end uvicorn's keep-alive timeout without beginning a request.
-            self.reading_since = now
-
-    def _refuse(self, response: bytes) -> None:
-        # Until the headers of this request are complete, the cycle is that of the previous one.
-        is_answered = self.cycle is not None and self.cycle.response_started
-        if not is_answered or (self.cycle.response_complete and not self.is_in_body):
-            self.transport.write(response)
-        self.transport.close()
-
-
-def close_slow_connections(connections: Iterable[object], now: float) -> None:
-    """Close all connections that wait for too long."""
-    for connection in list(connections):
-        if isinstance(connection, BoundedProtocol):
-            connection.close_if_slow(now)
 
 
 class _PlainErrorHandler(logging.Handler):
@@ -402,6 +275,8 @@ class Server(uvicorn.Server):
         Called when requests are answered and a signal ends the server in good order.
     on_stop
         Called when the server stops, so that long polls are answered immediately.
+    settings
+        Limits of this process.
     """
 
     def __init__(
@@ -410,11 +285,14 @@ class Server(uvicorn.Server):
         tls: ssl.SSLContext | None = None,
         on_ready: Callable[[], object] = lambda: None,
         on_stop: Callable[[], object] = lambda: None,
+        settings: ConnectionSettings | None = None,
     ) -> None:
         self._on_ready = on_ready
         self._on_stop = on_stop
+        self._acceptors: list[Acceptor] = []
+        self._tls, self._settings = tls, settings or ConnectionSettings()
         config = uvicorn.Config(
-            app,
+            CountingApp(app),
             loop="uvloop",
             http=BoundedProtocol,
             ws="none",
@@ -425,13 +303,25 @@ class Server(uvicorn.Server):
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=MAX_CONNECTIONS,
             backlog=BACKLOG,
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
-            ssl_context_factory=None if tls is None else lambda *_: tls,
         )
         super().__init__(config)
+
+    @cached_property
+    def table(self) -> ConnectionTable:
+        """The connections of this process; made in the event loop."""
+        capacity = raise_descriptor_limit()
+        return ConnectionTable(self._settings, capacity, asyncio.get_running_loop().time)
+
+    def _make_protocol(self) -> BoundedProtocol:
+        return BoundedProtocol(
+            self.table,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -452,10 +342,18 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup([])
+        self._acceptors = [
+            Acceptor(listener, self.table, self._make_protocol, self._tls)
+            for listener in sockets or ()
+        ]
+        for acceptor in self._acceptors:
+            acceptor.start()
         self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for acceptor in self._acceptors:
+            acceptor.stop()
         self._on_stop()
         await super().shutdown(sockets)
 

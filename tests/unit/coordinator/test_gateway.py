@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
 import pytest
+from starlette.requests import ClientDisconnect
 
 from shoal.coordinator import gateway as gateway_module
-from shoal.coordinator.gateway import MAX_SEALED_BYTES, answer_sealed, is_for_participants
+from shoal.coordinator import handlers as handlers_module
+from shoal.coordinator.app import make_app
+from shoal.coordinator.gateway import answer_sealed, is_for_participants
 from shoal.coordinator.routes import ROUTES
 from shoal.crypto.credentials.issuance import Registration
 from shoal.crypto.identity import Identity
 from shoal.entropy import SystemEntropy
 from shoal.errors import RemoteProtocolError
 from shoal.study.delivery import compute_scope, hash_pseudonym
+from shoal.study.handle import StudyHandle
 from shoal.study.manifest import Manifest
 from shoal.transport import bhttp, ohttp
 from shoal.transport.api import (
@@ -46,7 +51,7 @@ from shoal.transport.api import (
     to_cbor,
     to_json,
 )
-from shoal.transport.packets import seal_packet
+from shoal.transport.packets import DEFAULT_SEALED_BYTES, compute_max_sealed_bytes, seal_packet
 from shoal.transport.signing import sign_request
 from tests.support.coordinator import publish_manifest
 from tests.support.http import MANIFESTS
@@ -205,7 +210,7 @@ def test_unopenable_request_gets_no_details(tmp_path: Path) -> None:
         assert (told.code, told.detail, told.fix) == ("CRYPTO-001", None, None)
         for body, kind, expected in (
             (good, "text/plain", 415),
-            (bytes(MAX_SEALED_BYTES + 1), OHTTP_REQUEST, 413),
+            (bytes(DEFAULT_SEALED_BYTES + 1), OHTTP_REQUEST, 413),
         ):
             assert (await post(s, body, kind)).status_code == expected
 
@@ -249,6 +254,55 @@ def test_sealed_draw_uses_fast_path(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+def test_sealed_request_may_be_as_large_as_study_needs(tmp_path: Path) -> None:
+    """A stranger cannot fill memory with requests that no study needs."""
+
+    async def test(s: Scene) -> None:
+        assert await s.service.find_max_sealed_bytes() == DEFAULT_SEALED_BYTES
+        n_weights = 50_000
+        handle = StudyHandle(s.manifest)
+        body = bytes(24 + 4 * n_weights)
+        sealed = ohttp.seal_request(
+            s.service.gateway.key,
+            bhttp.BinaryRequest("POST", study_route(s.digest, "update"), (), body).to_bytes(),
+        )
+        assert (await post(s, sealed)).status_code == 413
+        large = SimpleNamespace(
+            packet_size=None,
+            protocol=SimpleNamespace(has_updates=True),
+            params=SimpleNamespace(n_weights=n_weights),
+        )
+        assert compute_max_sealed_bytes(handle) == DEFAULT_SEALED_BYTES
+        assert len(sealed) <= compute_max_sealed_bytes(large) < 2 * len(sealed)
+
+    run(tmp_path, test)
+
+
+def test_work_for_sealed_request_stops_when_connection_ends(tmp_path: Path) -> None:
+    async def test(s: Scene) -> None:
+        ended = asyncio.Event()
+
+        async def receive() -> Any:
+            await ended.wait()
+            return {"type": "http.disconnect"}
+
+        sealed, _ = ohttp.encapsulate(
+            s.service.gateway.key,
+            bhttp.BinaryRequest("GET", study_route(s.digest, "board?after=99&wait=30")).to_bytes(),
+        )
+        app = make_app(s.service)
+        waiting = asyncio.create_task(
+            answer_sealed(s.service.gateway, app, sealed, s.clock.now(), receive)
+        )
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        ended.set()
+        with pytest.raises(ClientDisconnect):
+            await asyncio.wait_for(waiting, 10)
+
+    run(tmp_path, test)
+
+
 def test_failing_application_gives_internal_error(tmp_path: Path) -> None:
     async def test(s: Scene) -> None:
         async def broken(*_: Any) -> None:
@@ -258,9 +312,9 @@ def test_failing_application_gives_internal_error(tmp_path: Path) -> None:
             s.service.gateway.key, bhttp.BinaryRequest("GET", STUDIES).to_bytes()
         )
         with pytest.raises(ValueError):
-            await answer_sealed(s.service.gateway, broken, sealed, s.clock.now())
+            await answer_sealed(s.service.gateway, broken, sealed, s.clock.now(), broken)
         with pytest.raises(RemoteProtocolError, match="CRYPTO-001"):
-            await answer_sealed(s.service.gateway, broken, sealed[1:], s.clock.now())
+            await answer_sealed(s.service.gateway, broken, sealed[1:], s.clock.now(), broken)
 
     run(tmp_path, test)
 
@@ -315,7 +369,7 @@ def test_packet_of_wrong_length_is_not_opened(
         )
         assert opened == [len(good)]
         monkeypatch.setattr(
-            gateway_module,
+            handlers_module,
             "compute_max_part",
             lambda size: 3 if size == compute_packet_size(s.manifest) else 0,
         )
@@ -439,7 +493,11 @@ def test_received_list_is_published_after_collection_window(tmp_path: Path) -> N
         later = from_cbor(
             (await ask(s, "GET", f"{route}?after={names[0].hex()}")).body, ReceivedPackets
         )
-        assert later == ReceivedPackets(phase=0, names=b"".join(names[1:]))
+        assert later == found, "the page that contains the next name"
+        last = from_cbor(
+            (await ask(s, "GET", f"{route}?after={names[-1].hex()}")).body, ReceivedPackets
+        )
+        assert last == ReceivedPackets(phase=0)
         for query in (
             "after=",
             "after=x",

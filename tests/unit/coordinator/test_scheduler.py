@@ -20,6 +20,7 @@ from shoal.coordinator.store.base import (
     StudyRecord,
     StudySnapshot,
     Submission,
+    do_not_wait,
 )
 from shoal.coordinator.store.sqlite import SqliteStore
 from shoal.coordinator.studies import StudyHandles
@@ -63,9 +64,9 @@ class Shaky(SqliteStore):
         self.n_saved += is_saved
         return is_saved
 
-    def tidy(self, now: int) -> None:
+    def tidy(self, now: int, wait: Callable[[float], bool] = do_not_wait) -> None:
         self.n_tidied += 1
-        super().tidy(now)
+        super().tidy(now, wait)
 
 
 class Bench:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from shoal.clock import ManualClock
+from shoal.coordinator import enrolment
 from shoal.coordinator import receipts as received_module
-from shoal.coordinator import service as service_module
 from shoal.coordinator.publishing import draw_invitations
 from shoal.coordinator.scheduler import apply_inputs
 from shoal.coordinator.service import CoordinatorService
@@ -288,6 +288,93 @@ def test_concurrent_registrations_of_one_key_return_same_credential(tmp_path: Pa
     asyncio.run(main())
 
 
+def count_signatures(service: CoordinatorService, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that grows with each signature of the issuer."""
+    issue, signed = service.registrar._issue, []
+
+    def count(*arguments: Any) -> bytes:
+        signed.append(1)
+        return issue(*arguments)
+
+    monkeypatch.setattr(service.registrar, "_issue", count)
+    return signed
+
+
+def test_rejected_registration_costs_no_signature(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(service: CoordinatorService, _: ManualClock) -> None:
+        invited = begin(service, "anonml", invitations=draw_invitations(1, SeededEntropy(1)))
+        closed = begin(service, "anonml phases")
+        await service.close_study(closed.digest.hex())
+        signed = count_signatures(service, monkeypatch)
+        for manifest, form in ((invited, {}), (invited, {"invitation": "unknown"}), (closed, {})):
+            with pytest.raises(RemoteProtocolError, match="ENROL-001"):
+                await join(service, manifest, 1, **form)
+        assert signed == []
+        # One request again and again, with a commitment that only the issuer can reject.
+        digest, open_study, nonce = "", begin(service, "anonml paper"), new()
+        digest, rubbish = open_study.digest.hex(), Enrolment(commitment="00" * 144)
+        codes = [
+            await refusal(enrol(service, digest, identity(1).public_key, rubbish, nonce))
+            for _ in range(5)
+        ]
+        assert codes == ["TOKEN-002"] + ["AUTH-005"] * 4 and len(signed) == 1
+        # Copies that are sent at the same time wait for nothing and sign nothing.
+        form = Enrolment(commitment="11" * 144)
+        together = [
+            refusal(enrol(service, digest, identity(2).public_key, form, b"the same nonce"))
+            for _ in range(5)
+        ]
+        assert sorted(await asyncio.gather(*together)) == ["AUTH-005"] * 4 + ["TOKEN-002"]
+        assert len(signed) == 2
+        await join(service, open_study, 1)
+
+    run(tmp_path, work)
+
+
+def test_registrations_stop_at_multiple_of_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The studies of an epoch share their members, and their capacities add up."""
+    monkeypatch.setattr(enrolment, "compute_max_members", lambda size: size // 30)
+
+    async def work(service: CoordinatorService, _: ManualClock) -> None:
+        alone, first = begin(service, "anonml paper"), begin(service, "anonml", epoch="2030")
+        signed = count_signatures(service, monkeypatch)
+        for manifest in (alone, first):
+            for i in range(2):
+                await join(service, manifest, i)
+            with pytest.raises(RemoteProtocolError, match=r"ENROL-001.*has 2 members"):
+                await join(service, manifest, 2)
+        assert len(signed) == 4
+        begin(service, "anonml phases", epoch="2030")
+        await join(service, first, 2)
+        await join(service, first, 3)
+        with pytest.raises(RemoteProtocolError, match=r"ENROL-001.*has 4 members"):
+            await join(service, first, 4)
+
+    run(tmp_path, work)
+
+
+def test_keys_do_not_share_commitment(tmp_path: Path) -> None:
+    async def work(service: CoordinatorService, _: ManualClock) -> None:
+        manifest = begin(service, "anonml")
+        commitment = Registration.draw(SeededEntropy("one")).make_commitment(
+            service.keys.issuer.key, compute_scope(manifest)
+        )
+        form, digest = Enrolment(commitment=commitment.hex()), manifest.digest.hex()
+        await enrol(service, digest, identity(1).public_key, form, new())
+        for i in range(2, 5):
+            assert (
+                await refusal(enrol(service, digest, identity(i).public_key, form, new()))
+                == "ENROL-002"
+            )
+        assert service._store.count_totals(digest).enrolled == 1
+
+    run(tmp_path, work)
+
+
 def test_member_of_one_study_counts_in_all_of_epoch(tmp_path: Path) -> None:
     async def work(service: CoordinatorService, _: ManualClock) -> None:
         code = draw_invitations(1, SeededEntropy(1))
@@ -448,8 +535,8 @@ def test_received_list_is_hidden_while_next_phase_collects(tmp_path: Path) -> No
 
 
 def test_long_lists_are_paged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (service_module, received_module):
-        monkeypatch.setattr(module, "MOST_IN_PAGE", 2)
+    monkeypatch.setattr(received_module, "LEAST_IN_PAGE", 2)
+    monkeypatch.setattr(received_module, "MOST_IN_PAGE", 3)
 
     async def work(service: CoordinatorService, clock: ManualClock) -> None:
         manifest = begin(service, "anonml")
@@ -465,7 +552,7 @@ def test_long_lists_are_paged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             (service.list_received, ReceivedPackets, service._store.list_submissions(digest)),
         ):
             found: list[bytes] = []
-            for n in (2, 2, 1):
+            for n in (2, 2, 1, 0):
                 page = from_cbor(await ask(digest, found[-1] if found else b""), kind)
                 names = page.joined if isinstance(page, MemberList) else page.names
                 assert len(names) == 32 * n

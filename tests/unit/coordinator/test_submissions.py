@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from shoal.coordinator.publishing import hash_ticket
+from shoal.coordinator.rejections import RejectionCounter
 from shoal.coordinator.store.base import NewEnrolment, StudyOutcome, Submission, SubmissionOutcome
 from shoal.coordinator.store.sqlite import SqliteStore
-from shoal.coordinator.submissions import MessageIntake, RejectionCounter
+from shoal.coordinator.submissions import MessageIntake
 from shoal.errors import RemoteProtocolError
 from shoal.messages.base import Array, Message
 from shoal.messages.codec import encode

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from shoal.coordinator import submissions
 from shoal.coordinator.enrolment import CoordinatorKeys
+from shoal.coordinator.lanes import SharedThread, TokenLanes
+from shoal.coordinator.rejections import RejectionCounter
 from shoal.coordinator.store.base import StudyOutcome
 from shoal.coordinator.store.sqlite import SqliteStore
-from shoal.coordinator.submissions import MOST_TOKENS, PacketIntake, RejectionCounter
+from shoal.coordinator.submissions import BATCH_GROUP, MOST_INVALID, MOST_TOKENS, PacketIntake
 from shoal.errors import RemoteProtocolError
 from shoal.messages.codec import encode
 from shoal.protocols.anonml.messages import AnonMLAnswer, AnonMLAsk, AnonMLPublication
@@ -23,7 +27,7 @@ from shoal.study.manifest import Manifest
 from shoal.transport import packets as batches
 from shoal.transport.api import BatchReceipt
 from shoal.transport.packets import Packet
-from tests.support.coordinator import NOW, publish_manifest
+from tests.support.coordinator import NOW, in_groups, publish_manifest
 from tests.support.credentials import (
     KEYS,
     RELAY,
@@ -53,17 +57,20 @@ class IntakeHarness:
         manifest: Manifest,
         store: SqliteStore,
         executor: ThreadPoolExecutor,
-        verifying: ThreadPoolExecutor,
+        lanes: TokenLanes,
     ) -> None:
         self.manifest, self.store = manifest, store
         self.study = publish_manifest(store, manifest, NOW, issuing=KEYS.public_keys)[0].digest
         self.refusals, self.woken = RejectionCounter(), 0
         self.intake = PacketIntake(
-            store, StudyHandle(manifest), executor, verifying, self.refusals, self._wake
+            store, StudyHandle(manifest), executor, lanes, self.refusals, self._wake
         )
 
     def _wake(self) -> None:
         self.woken += 1
+
+    async def accept_batch(self, packets: Sequence[bytes]) -> BatchReceipt:
+        return await self.intake.accept_batch(in_groups(packets), bytes)
 
     @property
     def held(self) -> list[bytes]:
@@ -78,12 +85,10 @@ def run(
     tmp_path: Path, manifest: Manifest, work: Callable[[IntakeHarness], Awaitable[None]]
 ) -> None:
     async def main() -> None:
-        with (
-            SqliteStore(tmp_path / "store.db") as store,
-            ThreadPoolExecutor(2) as executor,
-            ThreadPoolExecutor(1) as verifying,
-        ):
-            await work(IntakeHarness(manifest, store, executor, verifying))
+        thread = SharedThread("tokens")
+        with SqliteStore(tmp_path / "store.db") as store, ThreadPoolExecutor(2) as executor:
+            await work(IntakeHarness(manifest, store, executor, thread.lanes))
+        thread.shutdown()
 
     asyncio.run(main())
 
@@ -173,7 +178,7 @@ def test_bad_packet_is_counted_and_not_stored(tmp_path: Path, how: str) -> None:
 
     async def work(harness: IntakeHarness) -> None:
         await harness.intake.submit(packet)
-        assert await harness.intake.accept_batch([packet]) == BatchReceipt(taken=0, invalid=(0,))
+        assert await harness.accept_batch([packet]) == BatchReceipt(taken=0, invalid=(0,))
         assert (await harness.refused(), harness.held, harness.woken) == ({code: 2}, [], 0)
         assert harness.store.list_submissions(harness.study) == ()
         # Whose packet it pretends to be can send its own all the same.
@@ -189,7 +194,7 @@ def test_each_member_counts_once(tmp_path: Path) -> None:
         anew = packed(PEOPLE, member(PEOPLE, 0), make_answer(PEOPLE, member(PEOPLE, 0)), seed=9)
         for packet in (*packets[:3], packets[0], anew, make_packet(PEOPLE, 0, b"\2")):
             await harness.intake.submit(packet)
-        assert await harness.intake.accept_batch(
+        assert await harness.accept_batch(
             [*packets, make_packet(PEOPLE, 5, b"\3")]
         ) == BatchReceipt(taken=6, invalid=(6,))
         assert sorted(harness.held) == sorted(answer_in(packet) for packet in packets)
@@ -205,7 +210,7 @@ def test_each_member_counts_once(tmp_path: Path) -> None:
         harness.store.end(harness.study, StudyOutcome("closed"))
         await harness.intake.submit(make_packet(PEOPLE, 7))
         with pytest.raises(RemoteProtocolError, match="HOST-002"):
-            await harness.intake.accept_batch([make_packet(PEOPLE, 7)])
+            await harness.accept_batch([make_packet(PEOPLE, 7)])
         # What was held came too late as well.
         assert await harness.refused() == {"HOST-002": 7, "HOST-005": 2}
 
@@ -274,6 +279,124 @@ def test_concurrent_packets_are_verified_and_stored_together(tmp_path: Path) -> 
     run(tmp_path, PEOPLE, work)
 
 
+def count_verified(harness: IntakeHarness) -> list[int]:
+    """Return a list that grows with each verified token."""
+    verified, verify_many = [], harness.intake._verifier.verify_many
+    harness.intake._verifier.verify_many = lambda many: (
+        verified.extend([1] * len(many)) or verify_many(many)
+    )  # type: ignore[method-assign, func-returns-value]
+    return verified
+
+
+def bad_tokens(n: int) -> list[bytes]:
+    """Return packets with one token and different answers, which only the token rejects."""
+    made = [BAD["another answer"][0]]
+    credential = member(PEOPLE, 0)
+    token = Packet.from_bytes(made[0], compute_packet_size(PEOPLE)).token
+    for i in range(n - 1):
+        answer = make_answer(PEOPLE, credential, report=b"bad %d" % i)
+        made.append(Packet(token, 0, answer).to_bytes(compute_packet_size(PEOPLE)))
+    return made
+
+
+def test_identical_bytes_are_verified_once(tmp_path: Path) -> None:
+    """One bad token 4,096 times took 25 seconds of the processor."""
+
+    async def work(harness: IntakeHarness) -> None:
+        verified, bad, good = count_verified(harness), bad_tokens(1)[0], make_packet(PEOPLE, 1)
+        receipt = await harness.accept_batch([bad] * 100 + [good] * 100)
+        assert receipt == BatchReceipt(taken=100, invalid=tuple(i for i in range(200) if i != 100))
+        assert len(verified) == 2
+        # Bytes that were rejected are remembered, in batches and alone.
+        receipt = await harness.accept_batch([bad] * 4_096)
+        assert receipt.taken is None and len(receipt.invalid) <= MOST_INVALID + BATCH_GROUP
+        await harness.intake.submit(bad)
+        assert len(verified) == 2
+
+    run(tmp_path, PEOPLE, work)
+
+
+def test_packet_that_is_sealed_in_many_ways_is_verified_once(tmp_path: Path) -> None:
+    async def work(harness: IntakeHarness) -> None:
+        verified, bad = count_verified(harness), bad_tokens(1)[0]
+        sealed = [b"%03d" % i + bad for i in range(100)]
+        receipt = await harness.intake.accept_batch(in_groups(sealed), lambda one: one[3:])
+        assert receipt.invalid == tuple(range(100)) and len(verified) == 1
+
+    run(tmp_path, PEOPLE, work)
+
+
+def test_batch_is_abandoned_after_many_bad_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The relay deletes the invalid packets and sends the others again, until all are counted."""
+    monkeypatch.setattr(submissions, "MOST_INVALID", 40)
+
+    async def work(harness: IntakeHarness) -> None:
+        verified = count_verified(harness)
+        good = [make_packet(PEOPLE, i) for i in range(20)]
+        left, n_requests = [*bad_tokens(150), *good], 0
+        while left:
+            receipt = await harness.accept_batch(left)
+            n_requests += 1
+            if receipt.taken is not None:
+                break
+            assert len(receipt.invalid) <= 40 + submissions.BATCH_GROUP
+            gone = set(receipt.invalid)
+            left = [packet for i, packet in enumerate(left) if i not in gone]
+            assert harness.held == []
+        assert receipt.taken == len(harness.held) == 20 and n_requests <= 150 // 40 + 1
+        assert len(verified) <= 150 + 20 * n_requests
+
+    run(tmp_path, PEOPLE, work)
+
+
+def test_batches_do_not_delay_packets_and_registrations(tmp_path: Path) -> None:
+    async def work(harness: IntakeHarness) -> None:
+        loop, order = asyncio.get_running_loop(), []
+        release = threading.Event()
+        lanes = harness.intake._lanes
+        first = loop.run_in_executor(lanes.batches, release.wait)
+        flood = [loop.run_in_executor(lanes.batches, order.append, f"batch {i}") for i in range(50)]
+        others = [
+            loop.run_in_executor(lane, order.append, name)
+            for lane, name in ((lanes.packets, "packet"), (lanes.registrations, "registration"))
+            for _ in range(2)
+        ]
+        release.set()
+        await asyncio.gather(first, *flood, *others)
+        assert max(order.index(name) for name in ("packet", "registration")) <= 2
+        assert {"packet", "registration"} & set(order[6:]) == set()
+        assert [one for one in order if one.startswith("batch")] == [
+            f"batch {i}" for i in range(50)
+        ]
+
+    run(tmp_path, PEOPLE, work)
+
+
+def test_cancelled_packet_is_not_verified(tmp_path: Path) -> None:
+    """Work stops when the connection of the sender has ended."""
+
+    async def work(harness: IntakeHarness) -> None:
+        loop, release = asyncio.get_running_loop(), threading.Event()
+        verified = count_verified(harness)
+        first = loop.run_in_executor(harness.intake._lanes.packets, release.wait)
+        sent = [
+            asyncio.create_task(harness.intake.submit(make_packet(PEOPLE, i))) for i in range(5)
+        ]
+        await asyncio.sleep(0.05)
+        for task in sent:
+            task.cancel()
+        await asyncio.sleep(0.05)
+        release.set()
+        await first
+        await harness.intake.submit(make_packet(PEOPLE, 9))
+        assert len(verified) <= 1 + 5 and len(harness.held) == 1
+        assert [task.cancelled() for task in sent] == [True] * 5
+
+    run(tmp_path, PEOPLE, work)
+
+
 def test_shuffled_packets_need_batch_of_minimum_size(tmp_path: Path) -> None:
     shuffled = make_study("shuffled", relay=RELAY)
 
@@ -296,14 +419,14 @@ def test_shuffled_packets_need_batch_of_minimum_size(tmp_path: Path) -> None:
             [*packets[:4], b""],
             [],
         ):
-            assert await harness.intake.accept_batch(few) == BatchReceipt(
+            assert await harness.accept_batch(few) == BatchReceipt(
                 taken=None, invalid=tuple(range(4, len(few)))
             )
         assert (harness.held, harness.woken) == ([], 0)
         assert await harness.refused() == {"MSG-005": 1, "PROTO-003": 6}, "and counted once each"
         # One that was not acknowledged comes again.
         for _ in range(2):
-            assert await harness.intake.accept_batch([b"", *packets]) == BatchReceipt(
+            assert await harness.accept_batch([b"", *packets]) == BatchReceipt(
                 taken=5, invalid=(0,)
             )
         assert len(harness.held) == 5

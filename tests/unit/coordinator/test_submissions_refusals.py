@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from shoal.coordinator.rejections import RejectionCounter
 from shoal.coordinator.store.sqlite import SqliteStore
-from shoal.coordinator.submissions import RejectionCounter
 from shoal.errors import StoreError
 from tests.support.coordinator import NOW, make_manifest, publish_manifest
 

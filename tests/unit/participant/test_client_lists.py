@@ -53,7 +53,7 @@ def read(told: PagedServer) -> tuple[MemberList, ReceivedPackets]:
 
 @pytest.fixture(autouse=True)
 def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_IN_PAGE", 2)
+    monkeypatch.setattr(module, "LEAST_IN_PAGE", 2)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 7])
@@ -68,6 +68,17 @@ def test_fetch_members_reads_all_pages(n: int) -> None:
     assert len(told.asked) == 2 * (n // 2 + 1) and told.asked[0] == f"/v1/studies/{STUDY}/members"
     if n >= 2:
         assert told.asked[1] == f"/v1/studies/{STUDY}/members?after={NAMES[1].hex()}"
+
+
+def test_fetch_members_accepts_pages_with_fixed_borders() -> None:
+    """A page contains the first name after the requested one, and may begin before it."""
+    pages = [NAMES[:2], NAMES[1:4], NAMES[2:7], []]
+
+    def tell(path: str, after: bytes) -> bytes:
+        return page(path, next(some for some in pages if not some or some[-1] > after))
+
+    members, received = read(PagedServer(tell))
+    assert members.keys == tuple(NAMES) and received.names == b"".join(NAMES)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
 from shoal.errors import RemoteProtocolError
@@ -19,6 +19,7 @@ from shoal.transport.requests import (
     read_empty_body,
     read_form,
     read_query,
+    run_until_disconnect,
 )
 
 
@@ -145,3 +146,34 @@ def test_read_form_returns_form_and_bytes() -> None:
             )
         )
     assert refused(refusal) == (413, "MSG-001")
+
+
+def test_work_stops_when_connection_ends() -> None:
+    async def main() -> None:
+        ended, work = asyncio.Event(), asyncio.Event()
+
+        async def receive() -> Message:
+            await ended.wait()
+            return {"type": "http.disconnect"}
+
+        async def wait() -> int:
+            await work.wait()
+            return 7
+
+        request = Request({"type": "http", "headers": []}, receive)
+        running = asyncio.create_task(run_until_disconnect(request, wait()))
+        await asyncio.sleep(0.01)
+        ended.set()
+        with pytest.raises(ClientDisconnect):
+            await running
+        ended.clear()
+        work.set()
+        assert await run_until_disconnect(request, wait()) == 7
+
+        async def fail() -> None:
+            raise RemoteProtocolError("MSG-001", "Too large.")
+
+        with pytest.raises(RemoteProtocolError, match="MSG-001"):
+            await run_until_disconnect(request, fail())
+
+    asyncio.run(main())

@@ -22,8 +22,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from shoal.coordinator.ddml.instances.base import Body
 from shoal.coordinator.ddml.studies import DDMLStudies, DDMLStudy
 from shoal.transport.api import RAW, study_route
+from shoal.transport.connections import send_whole
 from shoal.transport.requests import DEFAULT_HEADERS, make_problem_response
-from shoal.transport.server import send_whole
 
 _PATH = re.compile(study_route("([0-9a-f]{64})", "(draw|update)"))
 _HEADERS = [(name.encode(), value.encode()) for name, value in DEFAULT_HEADERS.items()]

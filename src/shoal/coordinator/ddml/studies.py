@@ -31,9 +31,9 @@ from shoal.coordinator.ddml.admission import (
 from shoal.coordinator.ddml.instances.base import Body, InstanceStore, as_weights
 from shoal.coordinator.ddml.instances.memory import MemoryInstanceStore
 from shoal.coordinator.ddml.model_server import ModelServer, ReceivedUpdate, open_model_server
+from shoal.coordinator.rejections import RejectionCounter
 from shoal.coordinator.store.base import Store, StudyOutcome, StudyRecord
 from shoal.coordinator.studies import StudyHandles, encode_result
-from shoal.coordinator.submissions import RejectionCounter
 from shoal.entropy import Entropy
 from shoal.errors import RemoteProtocolError, StoreError
 from shoal.protocols.ddml.merging import MAX_WEIGHT

@@ -25,7 +25,7 @@ A change must keep these rules:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal, Self
@@ -101,8 +101,8 @@ class NewEnrolment:
     invitation
         SHA-256 of the invitation code, which can be used once.
     nonce, expires
-        Nonce of the signed request, stored until ``expires``: a replay must not undo a later
-        `Store.leave`. It is not stored if the enrolment is rejected.
+        Nonce of the signed request, stored until ``expires``, also if the enrolment is rejected: a
+        replay must neither undo a later `Store.leave` nor cost the same work again.
     answers
         Number of answers that can arrive under the ticket, by phase. They are added to the
         expected answers, and the study wakes.
@@ -125,15 +125,18 @@ class NewRegistration:
     ----------
     commitment, issued
         SHA-256 of the commitment, and the issuer's signature for it: stored unless the key has
-        registered before.
+        registered before. `Store.check_registration` needs no signature.
+    capacity
+        Most members of the scope.
     """
 
     key: bytes
     commitment: bytes
-    issued: bytes
+    issued: bytes = b""
     invitation: bytes | None = None
     nonce: bytes | None = None
     expires: int = 0
+    capacity: int = LARGEST_NUMBER
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +250,11 @@ class StudyTotals:
     refused: Mapping[str, int]
 
 
+def do_not_wait(seconds: float) -> bool:  # noqa: ARG001
+    """Continue immediately."""
+    return False
+
+
 class Store(ABC):
     """The studies of one coordinator, by the digest of the manifest in hexadecimal."""
 
@@ -298,13 +306,15 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def find_issued(self, study: str, key: bytes, commitment: bytes) -> bytes | None:
-        """Return the credential of a key in a study's scope; None if it has not registered.
+    def check_registration(self, study: str, registration: NewRegistration) -> bytes | None:
+        """Return the credential of a key in a study's scope; None if the key may register now.
+
+        It changes nothing, and is called before a credential is issued.
 
         Raises
         ------
         RemoteProtocolError
-            ``ENROL-002``: the key has registered with another commitment.
+            The errors of `register`.
         """
 
     @abstractmethod
@@ -318,10 +328,14 @@ class Store(ABC):
         Raises
         ------
         RemoteProtocolError
-            ``ENROL-001``: the invitation does not exist or was used, or the study has ended.
-            ``ENROL-002``: the key has registered with another commitment. ``AUTH-005``: the nonce
-            was used.
+            ``ENROL-001``: the invitation does not exist or was used, the scope is full, or the
+            study has ended. ``ENROL-002``: the key has registered with another commitment, or
+            another key with this one. ``AUTH-005``: the nonce was used.
         """
+
+    @abstractmethod
+    def count_members(self, study: str) -> int:
+        """Return how many keys are registered in a study's scope; it never falls."""
 
     @abstractmethod
     def list_members(
@@ -446,5 +460,16 @@ class Store(ABC):
         """Return the counts of a study; they contain nothing about a single participant."""
 
     @abstractmethod
-    def tidy(self, now: int) -> None:
-        """Delete expired nonces, and erase deleted data from the disk if the database can."""
+    def tidy(self, now: int, wait: Callable[[float], bool] = do_not_wait) -> None:
+        """Delete expired nonces, and erase deleted data from the disk if the database can.
+
+        Rows of participants are rewritten in the order of their digests, in many short
+        transactions.
+
+        Parameters
+        ----------
+        wait
+            Called between two transactions with the seconds that the last one took. It may sleep,
+            so that other writers get their turn. If it returns True, the rewrite ends early, and
+            the next call begins it again.
+        """

@@ -260,7 +260,10 @@ def _migrate(db: psycopg.Connection[Any]) -> None:
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _VACUUMED = ", ".join(
-    ("secret", "standing", "enrolment", "registration", "letter", "nonce", *EMPTIED_TABLES)
+    (
+        *("secret", "standing", "enrolment", "registration", "commitment", "membership"),
+        *("letter", "nonce", *EMPTIED_TABLES),
+    )
 )
 
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from importlib.resources import files
+from time import monotonic
 from typing import Any, ClassVar, Literal
 
 from shoal.coordinator.store.base import (
@@ -33,21 +34,24 @@ from shoal.coordinator.store.base import (
     Submission,
     SubmissionName,
     SubmissionOutcome,
+    do_not_wait,
 )
+from shoal.coordinator.store.rewriting import RewritePosition, list_row_sets, rewrite_slice
 from shoal.coordinator.store.statements import (
     SqlSession,
     accept_submissions,
+    attempt,
+    check_registration,
+    count_members,
     count_rejections,
     end_study,
     enrol,
-    find_issued,
     find_scope,
     freeze_list,
     hash_key,
     insert_new_rows,
     insert_rows,
     register,
-    rewrite_sorted,
     use_admitted_names,
     use_nonces,
 )
@@ -106,11 +110,6 @@ def _parse_record(row: tuple[Any, ...]) -> StudyRecord:
     )
 
 
-def _count_members(session: SqlSession, scope: bytes) -> int:
-    ((n,),) = session.fetch_rows("SELECT count(*) FROM registration WHERE scope = ?", scope)
-    return int(n)
-
-
 def _save_result(session: SqlSession, study: int, n_messages: int, result: StepResult) -> None:
     # A holder of the lease that steps a study twice at the same moment must not apply an input
     # twice.
@@ -147,6 +146,12 @@ def _save_result(session: SqlSession, study: int, n_messages: int, result: StepR
         end_study(session, study, result.outcome)
 
 
+def _replayed_error() -> RemoteProtocolError:
+    return RemoteProtocolError(
+        "AUTH-005", "This request was received before.", fix="Sign it again."
+    )
+
+
 class _InputsConsumedError(Exception):
     """An input of a step is not stored any more."""
 
@@ -171,6 +176,10 @@ class SqlStore(Store):
     @abstractmethod
     def _clear_disk(self) -> None:
         """Erase deleted data from the disk if the database can."""
+
+    def _after_slice(self) -> None:
+        """Do what a transaction of a rewrite leaves to do, while other writers may continue."""
+        return
 
     def ping(self) -> None:
         with self._read_transaction() as session:
@@ -239,18 +248,34 @@ class SqlStore(Store):
         with self._write_transaction() as session:
             number = self._find_number(session, study)
             is_open = self._check_request(session, number, enrolment)
-            return enrol(session, number, is_open, enrolment)
+            outcome = attempt(session, lambda: enrol(session, number, is_open, enrolment))
+        if isinstance(outcome, RemoteProtocolError):
+            raise outcome
+        return outcome
 
-    def find_issued(self, study: str, key: bytes, commitment: bytes) -> bytes | None:
+    def check_registration(self, study: str, registration: NewRegistration) -> bytes | None:
         with self._read_transaction() as session:
-            scope = find_scope(session, self._find_number(session, study))
-            return None if scope is None else find_issued(session, scope, key, commitment)
+            number = self._find_number(session, study)
+            ((status,),) = session.fetch_rows("SELECT status FROM standing WHERE study = ?", number)
+            if session.fetch_rows(
+                "SELECT 1 FROM nonce WHERE study = ? AND nonce = ?", number, registration.nonce
+            ):
+                raise _replayed_error()
+            return check_registration(session, number, status == "open", registration)
 
     def register(self, study: str, registration: NewRegistration) -> tuple[str, bytes]:
         with self._write_transaction() as session:
             number = self._find_number(session, study)
             is_open = self._check_request(session, number, registration)
-            return register(session, number, is_open, registration)
+            outcome = attempt(session, lambda: register(session, number, is_open, registration))
+        if isinstance(outcome, RemoteProtocolError):
+            raise outcome
+        return outcome
+
+    def count_members(self, study: str) -> int:
+        with self._read_transaction() as session:
+            scope = find_scope(session, self._find_number(session, study))
+            return 0 if scope is None else count_members(session, scope)
 
     def list_members(
         self, study: str, after: bytes = b"", most: int = LARGEST_NUMBER
@@ -294,7 +319,7 @@ class SqlStore(Store):
         with self._read_transaction() as session:
             number = self._find_number(session, study)
             if (scope := find_scope(session, number)) is not None:
-                return _count_members(session, scope), {}
+                return count_members(session, scope), {}
             ((enrolled,),) = session.fetch_rows(
                 "SELECT count(*) FROM enrolment WHERE study = ?", number
             )
@@ -477,7 +502,7 @@ class SqlStore(Store):
         with self._read_transaction() as session:
             number = self._find_number(session, study)
             if (scope := find_scope(session, number)) is not None:
-                enrolled = _count_members(session, scope)
+                enrolled = count_members(session, scope)
             else:
                 ((enrolled,),) = session.fetch_rows(
                     "SELECT count(*) FROM enrolment WHERE study = ? AND NOT has_left", number
@@ -491,20 +516,45 @@ class SqlStore(Store):
             )
         return StudyTotals(enrolled, accepted, waiting, dict(refused))
 
-    def tidy(self, now: int) -> None:
+    def tidy(self, now: int, wait: Callable[[float], bool] = do_not_wait) -> None:
         query = """
-            SELECT study FROM standing WHERE NOT is_mixed
+            SELECT study FROM standing WHERE n_unsorted > 0
             OR EXISTS (SELECT 1 FROM nonce WHERE nonce.study = standing.study AND expires <= ?)
         """
         with self._read_transaction() as session:
             untidy = session.fetch_rows(query, now)
         for (number,) in untidy:
             with self._write_transaction() as session:
-                (is_mixed,) = self._lock_study(session, number, "is_mixed")
                 session.execute("DELETE FROM nonce WHERE study = ? AND expires <= ?", number, now)
-                if not is_mixed:
-                    rewrite_sorted(session, number)
+            if not self._rewrite_sorted(number, wait):
+                break
         self._clear_disk()
+
+    def _rewrite_sorted(self, number: int, wait: Callable[[float], bool]) -> bool:
+        """Rewrite the rows of a study's participants; return False if ``wait`` ended it early."""
+        with self._read_transaction() as session:
+            ((n_unsorted,),) = session.fetch_rows(
+                "SELECT n_unsorted FROM standing WHERE study = ?", number
+            )
+            row_sets = list_row_sets(number, find_scope(session, number))
+        position: RewritePosition | None = RewritePosition() if n_unsorted else None
+        while position is not None:
+            begun = monotonic()
+            with self._write_transaction() as session:
+                self._lock_study(session, number, "status")
+                position = rewrite_slice(session, row_sets, position)
+                if position is None:
+                    # Participants who came during the rewrite are left for the next one.
+                    session.execute(
+                        "UPDATE standing SET n_unsorted = n_unsorted - ? WHERE study = ?",
+                        n_unsorted,
+                        number,
+                    )
+            took = monotonic() - begun
+            self._after_slice()
+            if position is not None and wait(took):
+                return False
+        return True
 
     def _check_request(
         self, session: SqlSession, number: int, request: NewEnrolment | NewRegistration
@@ -516,9 +566,7 @@ class SqlStore(Store):
         (status,) = self._lock_study(session, number, "status")
         nonce = request.nonce
         if nonce is not None and not use_nonces(session, number, [nonce], request.expires):
-            raise RemoteProtocolError(
-                "AUTH-005", "This request was received before.", fix="Sign it again."
-            )
+            raise _replayed_error()
         return bool(status == "open")
 
     def _lock_study(self, session: SqlSession, number: int, columns: str) -> tuple[Any, ...]:

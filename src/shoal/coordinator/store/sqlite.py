@@ -168,10 +168,13 @@ class SqliteStore(SqlStore):
                 with _open_session(db, "BEGIN") as session:
                     yield session
             finally:
-                if self._is_closed:
-                    db.close()
-                else:
-                    self._readers.append(db)
+                self._return_reader(db)
+
+    def _return_reader(self, db: sqlite3.Connection) -> None:
+        if self._is_closed:
+            db.close()
+        else:
+            self._readers.append(db)
 
     def _take_reader(self) -> sqlite3.Connection:
         try:
@@ -187,6 +190,15 @@ class SqliteStore(SqlStore):
             _open_session(self._writer, "BEGIN IMMEDIATE") as session,
         ):
             yield session
+
+    def _after_slice(self) -> None:
+        """Copy the log to the file; otherwise the commit of some writer would have to do it."""
+        with translate_errors(self.path):
+            db = self._take_reader()
+            try:
+                db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            finally:
+                self._return_reader(db)
 
     def _clear_disk(self) -> None:
         """Empty the write-ahead log, unless another process is using it now."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
 
 from shoal.coordinator.store.base import (
     NewEnrolment,
@@ -22,6 +22,8 @@ from shoal.coordinator.store.base import (
 )
 from shoal.errors import RemoteProtocolError
 from shoal.study.delivery import compute_study_scope
+
+T = TypeVar("T")
 
 _MOST_ROWS = 500
 """Most rows in one statement."""
@@ -254,32 +256,19 @@ def freeze_list(session: SqlSession, study: int, n_told: int, number: int) -> No
         session.execute("UPDATE standing SET n_told = ? WHERE study = ?", number, study)
 
 
-def rewrite_sorted(session: SqlSession, study: int) -> None:
-    """Rewrite tickets, enrolments and registrations, each in the order of its digests.
+def attempt(session: SqlSession, work: Callable[[], T]) -> T | RemoteProtocolError:
+    """Return the result of some changes, or undo them and return the error that rejects them.
 
-    Then no position in a file shows which rows were written together, or when.
-
-    Notes
-    -----
-    Queries return a table without row numbers in order, but inside a page the rows are in order of
-    arrival. PostgreSQL also stores with each row the number of its transaction, which is the same
-    for an enrolment and its ticket.
+    Changes that were made before stay: the nonce of a rejected request is used up.
     """
-    for table, columns in (
-        ("ticket", ("study", "digest")),
-        ("enrolment", ("study", "key_digest", "name", "has_left")),
-    ):
-        rows = session.fetch_rows(
-            f"DELETE FROM {table} WHERE study = ? RETURNING {', '.join(columns)}", study
-        )
-        insert_rows(session, table, columns, sorted(rows))
-    scope, columns = find_scope(session, study), ("scope", "member", "commitment", "issued")
-    if scope is not None:
-        rows = session.fetch_rows(
-            f"DELETE FROM registration WHERE scope = ? RETURNING {', '.join(columns)}", scope
-        )
-        insert_rows(session, "registration", columns, sorted(rows))
-    session.execute("UPDATE standing SET is_mixed = TRUE WHERE study = ?", study)
+    session.execute("SAVEPOINT attempt")
+    try:
+        result = work()
+    except RemoteProtocolError as error:
+        session.execute("ROLLBACK TO SAVEPOINT attempt")
+        return error
+    session.execute("RELEASE SAVEPOINT attempt")
+    return result
 
 
 def _format_placeholders(columns: tuple[str, ...]) -> str:
@@ -290,6 +279,8 @@ _EXPECT = (
     "INSERT INTO expected (study, phase, n) VALUES (?, ?, ?) ON CONFLICT (study, phase) DO "
     "UPDATE SET n = expected.n + excluded.n"
 )
+
+_IN_SCOPE = "study IN (SELECT number FROM study WHERE scope = ?)"
 
 _REJOIN = """
     INSERT INTO enrolment (study, key_digest, name) VALUES (?, ?, ?)
@@ -315,7 +306,7 @@ def enrol(session: SqlSession, study: int, is_open: bool, enrolment: NewEnrolmen
         "SELECT name, has_left FROM enrolment WHERE study = ? AND key_digest = ?", study, key_digest
     )
     if not is_open and (not known or known[0][1]):
-        raise RemoteProtocolError("ENROL-001", "The study has ended.")
+        raise _study_over_error()
     if known:
         if (
             ticket is not None
@@ -345,7 +336,7 @@ def enrol(session: SqlSession, study: int, is_open: bool, enrolment: NewEnrolmen
     if ticket is not None:
         if not insert_new_rows(session, "ticket", ("study", "digest"), [(study, ticket)], "digest"):
             raise _other_ticket_error()
-        session.execute("UPDATE standing SET is_mixed = FALSE WHERE study = ?", study)
+        _count_unsorted(session, study)
     insert_rows(session, "enrolment", ("study", "key_digest", "name"), [(study, key_digest, name)])
     for phase, n in enumerate(enrolment.answers):
         if n:
@@ -379,27 +370,53 @@ def register(
     known = find_issued(session, scope, key, commitment)
     if known is None:
         if not is_open:
-            raise RemoteProtocolError("ENROL-001", "The study has ended.")
+            raise _study_over_error()
         row = (scope, key, commitment, registration.issued)
         if insert_new_rows(
             session, "registration", ("scope", "member", "commitment", "issued"), [row], "member"
         ):
-            ((by_invitation,),) = session.fetch_rows(
-                "SELECT by_invitation FROM study WHERE number = ?", study
-            )
-            if by_invitation:
-                _use_invitation(
-                    session,
-                    "study IN (SELECT number FROM study WHERE scope = ?)",
-                    scope,
-                    registration.invitation,
-                )
-            session.execute("UPDATE standing SET is_mixed = FALSE WHERE study = ?", study)
+            if not insert_new_rows(
+                session, "commitment", ("scope", "digest"), [(scope, commitment)], "digest"
+            ):
+                raise _other_key_error()
+            if _is_by_invitation(session, study):
+                _use_invitation(session, _IN_SCOPE, scope, registration.invitation)
+            if not _add_member(session, scope, registration.capacity):
+                raise _full_error(registration.capacity)
+            _count_unsorted(session, study)
         known = find_issued(session, scope, key, commitment)
         assert known is not None, "the row was inserted above"
     if is_open:
         session.execute(_REJOIN, study, key_digest, name)
     return name, known
+
+
+def check_registration(
+    session: SqlSession, study: int, is_open: bool, registration: NewRegistration
+) -> bytes | None:
+    """Return the credential of a key that has registered, None for one that may register now.
+
+    It changes nothing. It raises the errors of `register`, before a credential is issued.
+    """
+    scope = _require_scope(session, study)
+    known = find_issued(session, scope, registration.key, registration.commitment)
+    if known is not None:
+        return known
+    if not is_open:
+        raise _study_over_error()
+    if session.fetch_rows(
+        "SELECT 1 FROM commitment WHERE scope = ? AND digest = ?", scope, registration.commitment
+    ):
+        raise _other_key_error()
+    if _is_by_invitation(session, study) and not session.fetch_rows(
+        f"SELECT 1 FROM invitation WHERE {_IN_SCOPE} AND digest = ?",
+        scope,
+        registration.invitation,
+    ):
+        raise _invitation_error()
+    if count_members(session, scope) >= registration.capacity:
+        raise _full_error(registration.capacity)
+    return None
 
 
 def find_issued(session: SqlSession, scope: bytes, key: bytes, commitment: bytes) -> bytes | None:
@@ -423,6 +440,33 @@ def find_issued(session: SqlSession, scope: bytes, key: bytes, commitment: bytes
     return bytes(found[0][1])
 
 
+def count_members(session: SqlSession, scope: bytes) -> int:
+    """Return how many keys have registered in a scope."""
+    found = session.fetch_rows("SELECT n FROM membership WHERE scope = ?", scope)
+    return int(found[0][0]) if found else 0
+
+
+def _add_member(session: SqlSession, scope: bytes, capacity: int) -> bool:
+    """Count one more member; return False if there are as many as there may be."""
+    session.execute("INSERT INTO membership (scope, n) VALUES (?, 0) ON CONFLICT DO NOTHING", scope)
+    return bool(
+        session.execute(
+            "UPDATE membership SET n = n + 1 WHERE scope = ? AND n < ?", scope, capacity
+        )
+    )
+
+
+def _count_unsorted(session: SqlSession, study: int) -> None:
+    session.execute("UPDATE standing SET n_unsorted = n_unsorted + 1 WHERE study = ?", study)
+
+
+def _is_by_invitation(session: SqlSession, study: int) -> bool:
+    ((by_invitation,),) = session.fetch_rows(
+        "SELECT by_invitation FROM study WHERE number = ?", study
+    )
+    return bool(by_invitation)
+
+
 def _require_scope(session: SqlSession, study: int) -> bytes:
     scope = find_scope(session, study)
     assert scope is not None, "only studies with tokens have registrations"
@@ -436,12 +480,7 @@ def _use_invitation(
     if invitation is None or not session.execute(
         f"DELETE FROM invitation WHERE {where} AND digest = ?", study_or_scope, invitation
     ):
-        raise RemoteProtocolError(
-            "ENROL-001",
-            "The study is by invitation, and the code is missing, unknown or used.",
-            why="Each code admits one participant.",
-            fix="Ask the analyst for a new code.",
-        )
+        raise _invitation_error()
 
 
 def _find_seat(session: SqlSession, study: int, seats: list[str]) -> str:
@@ -449,6 +488,37 @@ def _find_seat(session: SqlSession, study: int, seats: list[str]) -> str:
     if n_taken >= len(seats):
         raise RemoteProtocolError("ENROL-001", f"All {len(seats)} seats of the study are taken.")
     return seats[int(n_taken)]
+
+
+def _study_over_error() -> RemoteProtocolError:
+    return RemoteProtocolError("ENROL-001", "The study has ended.")
+
+
+def _invitation_error() -> RemoteProtocolError:
+    return RemoteProtocolError(
+        "ENROL-001",
+        "The study is by invitation, and the code is missing, unknown or used.",
+        why="Each code admits one participant.",
+        fix="Ask the analyst for a new code.",
+    )
+
+
+def _full_error(capacity: int) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        "ENROL-001",
+        f"The study has {capacity:,} members and accepts no more.",
+        why="The number of members is limited to a multiple of the size that the study declares.",
+        fix="Ask the analyst to publish a larger study, or one by invitation.",
+    )
+
+
+def _other_key_error() -> RemoteProtocolError:
+    return RemoteProtocolError(
+        "ENROL-002",
+        "Another participant has registered with this commitment.",
+        why="Each commitment is of one participant.",
+        fix="Draw a new commitment: run shoal join with the ledger of this participant.",
+    )
 
 
 def _other_ticket_error() -> RemoteProtocolError:

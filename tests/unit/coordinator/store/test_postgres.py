@@ -113,7 +113,7 @@ def test_open_rejects_newer_version(url: str, monkeypatch: pytest.MonkeyPatch) -
         for _ in range(2):
             PostgresPool(url).close()
         assert found(url, "SELECT n FROM more") == [7, 8]
-    with pytest.raises(StoreError, match=r"STORE-003.*version 4.*up to version 2"):
+    with pytest.raises(StoreError, match=r"STORE-003.*version 5.*up to version 3"):
         PostgresPool(url)
 
 
@@ -122,7 +122,7 @@ def test_failed_migration_changes_nothing(url: str, monkeypatch: pytest.MonkeyPa
     later_version(monkeypatch, "CREATE TABLE more (n BIGINT)", "CREATE TABLE study (n BIGINT)")
     with pytest.raises(StoreError, match="STORE-001"):
         PostgresPool(url)
-    assert found(url, "SELECT version FROM shoal_store") == [2]
+    assert found(url, "SELECT version FROM shoal_store") == [3]
     assert (
         found(
             url,

@@ -91,7 +91,7 @@ def test_open_rejects_newer_version(path: Path, monkeypatch: pytest.MonkeyPatch)
     with monkeypatch.context() as later:
         add_migrations(later, "CREATE TABLE more (n INTEGER);")
         open_store_file(path, "FULL").close()
-    with pytest.raises(StoreError, match=r"STORE-003.*version 3.*up to version 2"):
+    with pytest.raises(StoreError, match=r"STORE-003.*version 4.*up to version 3"):
         open_store_file(path, "FULL")
 
 
@@ -120,7 +120,7 @@ def test_open_migrates_older_store_once(path: Path, monkeypatch: pytest.MonkeyPa
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [(4, [(7,), (8,)])] * 4
+    assert found == [(len(read_migrations("sqlite")) + 2, [(7,), (8,)])] * 4
 
 
 def test_failed_migration_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
