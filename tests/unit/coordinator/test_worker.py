@@ -23,7 +23,7 @@ from shoal.errors import StoreError, UsageError
 from shoal.study.loader import parse_study_text
 from shoal.study.manifest import Manifest
 from shoal.study.starters import read_starter
-from shoal.transport import server
+from shoal.transport import connections
 from shoal.transport.api import study_route
 from shoal.transport.server import format_url, open_listener
 from tests.support.coordinator import publish_manifest
@@ -107,7 +107,7 @@ def test_worker_has_random_lease_name_and_no_core_dumps(
 def test_worker_closes_slow_request(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(server, "READ_SECONDS", 0.1)
+    monkeypatch.setattr(connections, "READ_SECONDS", 0.1)
     digests = []
     with open_store(f"sqlite:{tmp_path}/store.db") as store:
         for protocol in ("anonml", "ddml"):
