@@ -184,6 +184,7 @@ class PacketBatchParser:
 
     Examples
     --------
+    >>> from shoal.transport.api import PacketBatch, to_cbor
     >>> parser = PacketBatchParser(size=3, most=2)
     >>> data = to_cbor(PacketBatch(packets=(b"one", b"two")))
     >>> parser.feed(data[:-1]), parser.feed(data[-1:]), parser.is_complete

@@ -14,10 +14,12 @@ import httpx2
 import pytest
 
 from shoal.cli.join import join
-from shoal.clock import SystemClock
+from shoal.clock import SystemClock, to_milliseconds
+from shoal.coordinator.publishing import add_schedule
 from shoal.crypto.identity import Identity
 from shoal.errors import ConsentError, RemoteProtocolError, ShoalError, TransportError, UsageError
 from shoal.participant.journal import JoinedStudy, Journal
+from shoal.study.handle import StudyHandle
 from shoal.study.manifest import Manifest
 from shoal.transport.api import (
     CBOR,
@@ -75,11 +77,13 @@ def publish_sealable(
         "issuer_key": bytes.fromhex(issuing.issuer_key),
         "gateway_key": bytes.fromhex(issuing.gateway_key),
     }
-    manifest = replace(offered, relay=relay, **keys)
+    now = to_milliseconds(SystemClock().now())
+    handle = StudyHandle(replace(offered, relay=relay, **keys))
+    manifest = add_schedule(handle, now, PATIENCE).manifest
     publish_manifest(
         coordinator.store,
         manifest,
-        int(SystemClock().now().timestamp() * 1000),
+        now,
         phase_timeout=PATIENCE,
         issuing=issuing,
     )
