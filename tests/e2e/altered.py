@@ -36,7 +36,7 @@ from shoal.clock import SystemClock
 from shoal.coordinator.supervisor import Supervisor
 from shoal.protocols.ddml.spam_filter import SpamThresholds
 from shoal.study import ddml
-from shoal.transport import client, server
+from shoal.transport import client, connections
 
 Points = dict[str, list[tuple[Any, str]]]
 """Names of points, each with the functions that reach it, as owner and name."""
@@ -163,7 +163,7 @@ def main() -> None:
             case "file":
                 resource.setrlimit(resource.RLIMIT_FSIZE, (int(value), resource.RLIM_INFINITY))
             case "read":
-                replace(server, "READ_SECONDS", float(value))
+                replace(connections, "READ_SECONDS", float(value))
             case "answer":
                 replace(client, "_TIMEOUTS", {**client._TIMEOUTS, "read": float(value)})
             case "spam":

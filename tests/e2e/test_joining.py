@@ -137,7 +137,8 @@ def test_preview_shows_example_before_consent_and_sent_bytes_after_it(
 def test_leave_ends_participation(
     stack: ExitStack, folder: Path, certificates: Certificates, someone: Participant
 ) -> None:
-    alone, company = make_document("anonml", **ALONE), make_document("pfds", **IN_COMPANY)
+    alone = make_document("anonml", **ALONE)
+    company = make_document("pfds", privacy={"epsilon": 1.0}, **IN_COMPANY)
     coordinator = serve(stack, folder, "--tickets", tls=certificates, alone=alone, company=company)
     first, second = coordinator.studies
     assert wait_for_result(stack, someone.join(coordinator, "--study", first))["standing"]

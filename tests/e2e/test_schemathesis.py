@@ -198,7 +198,8 @@ class Sender:
         self._kept, self._nonces, known = kept, nonces, self._nonces
         if reply.status_code >= 400:
             assert kept == before, f"a refused {operation} has changed something"
-            assert nonces <= known or reply.status_code == 409, (
+            # The nonce of a refused enrolment stays used: a replay must not cost a signature.
+            assert nonces <= known or reply.status_code == 409 or operation == "enrol", (
                 f"a refused {operation} is remembered"
             )
 

@@ -241,8 +241,8 @@ def test_claim_of_a_weight_is_for_one_update(entropy):
 def test_audit_detects_a_peer_that_reveals_more(study, peer, samples, seen_in, entropy):
     found = audit(study, samples, entropy, peer)
     assert found.fault == "the bound is above the claim: a peer reveals more than the label states"
-    # A missing second update also changes the difference of two updates, and a search of numbers may
-    # show more than the expected observation.
+    # A missing second update also changes the difference of two updates, and a search of numbers
+    # may show more than the expected observation.
     also = {"the difference of two updates"} if peer is Shy else set()
     assert found.seen_in in {seen_in} | also or "searched" in found.seen_in
 
