@@ -12,7 +12,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 CHROMIUM = "/usr/bin/chromium"
-WIDTH, HEIGHT = 900, 1150
+WIDTH, HEIGHT = 900, 1550
 
 
 def write_screenshot(page: Path, picture: Path) -> None:
@@ -21,7 +21,7 @@ def write_screenshot(page: Path, picture: Path) -> None:
         # Root has no sandbox.
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         visitor = browser.new_page(
-            viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=1.5
+            viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=1.2
         )
         visitor.goto(page.absolute().as_uri())
         visitor.screenshot(path=picture)

@@ -226,6 +226,9 @@ def _describe_run(view: RunView) -> str:
 
 
 def _format_note(remark: str) -> str:
+    """Return the note of a run, with one statement that it is a simulation."""
+    if remark.startswith(_SIMULATED):
+        return remark
     return f"This is {remark}." if remark.startswith("a simulation") else f"{_SIMULATED} {remark}"
 
 

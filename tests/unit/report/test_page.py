@@ -9,6 +9,7 @@ import pytest
 from shoal.errors import SpecError, UsageError
 from shoal.report import make_report
 from shoal.report.sections.learned import make_tree_section
+from shoal.simulation.compare import REMARK
 from tests.unit.report.cases import (
     DETAIL_SECTIONS,
     DETAILS,
@@ -330,6 +331,11 @@ def test_comparison_names_units_trust_and_excluded_protocols() -> None:
     ):
         assert said in page.text
     assert repr(0.8125) in [value for _, value in page.values]
+
+
+def test_note_states_once_that_a_comparison_is_a_simulation() -> None:
+    page = check_inert(make_report([make_comparison_document(remark=REMARK)]))
+    assert page.text.count("This is a simulation.") == 1
 
 
 def test_comparison_entries_name_their_epsilon_if_it_differs() -> None:
